@@ -90,8 +90,9 @@ fn id(path: &Path) -> Option<(u64, u64)> {
     fs::symlink_metadata(path).ok().map(|found| (found.dev(), found.ino()))
 }
 
-/// Binds a TCP port. On a node without IPv6 it uses the same address of IPv4: pods are told to
-/// listen on `[::]`, and one line is better than no pod.
+/// Binds a TCP port. If the node has no IPv6, it binds `0.0.0.0` or `127.0.0.1` in place of `[::]`
+/// or `[::1]`: pods are commonly configured with `[::]`, and a warning is better than a pod that
+/// does not start.
 pub async fn tcp(listener: &str, listen: SocketAddr) -> Result<TcpListener, Error> {
     let error = match TcpListener::bind(listen).await {
         Ok(bound) => return Ok(bound),

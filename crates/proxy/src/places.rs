@@ -25,7 +25,7 @@ use crate::clock::Clock;
 use crate::lock;
 use crate::moment::Moment;
 
-/// The places for connections at several listeners (doors) together.
+/// The connections of several listeners ([`Door`]s) under one common limit.
 #[derive(Debug, Default)]
 pub struct Pool {
     state: Mutex<PoolPlaces>,
@@ -55,7 +55,7 @@ struct Connection {
     until: Moment,
 }
 
-/// A listener, as far as its number of connections is limited.
+/// The limit on the number of connections of one listener.
 #[derive(Debug)]
 pub struct Door {
     name: Arc<str>,
@@ -85,7 +85,8 @@ pub struct Busy {
     rest: Duration,
 }
 
-/// Returns the places the gates and the egress listener of this process share.
+/// Returns the common limit on the connections of all gates and the egress listener in this
+/// process.
 pub fn of_process() -> Arc<Pool> {
     static POOL: LazyLock<Arc<Pool>> = LazyLock::new(Arc::default);
     Arc::clone(&POOL)
@@ -124,8 +125,8 @@ impl PoolPlaces {
         most / (2 * self.doors.len().max(1))
     }
 
-    /// Returns true if a listener must not take another place: all are taken, or kept for other
-    /// listeners.
+    /// Returns true if a listener may not accept another connection: all places are taken, or the
+    /// free ones are reserved for other listeners.
     fn is_full_for(&self, door: usize) -> bool {
         let Some(most) = self.most else { return false };
         let share = self.share(most);
@@ -136,8 +137,8 @@ impl PoolPlaces {
         self.doors.iter().map(taken_or_kept).sum::<usize>() >= most
     }
 
-    /// Closes an idle connection of the listener with most connections, or of the listener `own`.
-    /// Returns false if none is idle.
+    /// Closes an idle connection of the listener with most connections. Spares listeners within
+    /// their own share, except the listener `own`. Returns false if no connection may be closed.
     fn close_at_fullest(&mut self, own: usize, now: Moment) -> bool {
         let share = self.most.map_or(usize::MAX, |most| self.share(most));
         let may_give = |door: usize, connections: &Slab<Connection>| {
@@ -158,12 +159,12 @@ fn idlest(connections: &Slab<Connection>, now: Moment) -> Option<usize> {
 // === impl Door ===
 
 impl Door {
-    /// Makes a listener with a limit of its own.
+    /// Creates the limit of a listener that shares its places with no other listener.
     pub fn new(name: impl Into<Arc<str>>, most: usize, clock: Clock) -> Arc<Self> {
         Self::to(Arc::default(), name, most, clock)
     }
 
-    /// Makes a listener sharing the places of a pool.
+    /// Creates the limit of a listener that also counts toward the common limit of a pool.
     pub fn to(pool: Arc<Pool>, name: impl Into<Arc<str>>, most: usize, clock: Clock) -> Arc<Self> {
         let row = lock(&pool.state).doors.insert(Slab::new());
         Arc::new(Self { name: name.into(), pool, row, most, clock, warnings: Warnings::default() })
@@ -188,7 +189,8 @@ impl Door {
         }
     }
 
-    /// Returns a place for a new connection. Waits while all others are busy.
+    /// Returns a place for a new connection, in place of an idle one if necessary. Waits while all
+    /// connections are busy.
     pub async fn place(self: &Arc<Self>) -> Arc<Place> {
         loop {
             let room = self.pool.room.notified();
@@ -206,12 +208,13 @@ impl Door {
         }
     }
 
-    /// Takes a place for a new connection; `None` if all others are busy.
+    /// Returns a place for a new connection, in place of an idle one if necessary; `None` if all
+    /// connections are busy.
     pub fn take(self: &Arc<Self>) -> Option<Arc<Place>> {
         self.take_of(self.most)
     }
 
-    /// Takes one of at most `most` places; `None` if all are busy.
+    /// Does the same as [`Door::take`], with `most` as the listener's own limit.
     pub fn take_of(self: &Arc<Self>, most: usize) -> Option<Arc<Place>> {
         let now = self.clock.now();
         let mut state = lock(&self.pool.state);
@@ -256,13 +259,13 @@ impl Drop for Door {
 // === impl Place ===
 
 impl Place {
-    /// Records a request: the connection becomes the most recently idle one.
+    /// Records that a request came: of all idle connections this one is then closed last.
     pub fn touch(&self) {
         self.has_spoken.store(true, Relaxed);
         self.change(Duration::ZERO, |_| {});
     }
 
-    /// Keeps the connection from counting as idle until the result is dropped.
+    /// Marks the connection as busy until the result is dropped, and for a second after that.
     pub fn busy(self: &Arc<Self>) -> Busy {
         self.change(Duration::ZERO, |busy| *busy += 1);
         Busy { place: Arc::clone(self), rest: ANSWERED }
@@ -331,7 +334,7 @@ impl Busy {
         &self.place
     }
 
-    /// Lets the connection count as idle at once, because no answer is on its way.
+    /// Marks the connection as idle at once: no answer is on its way that would need more time.
     pub fn end(mut self) -> Arc<Place> {
         self.rest = Duration::ZERO;
         Arc::clone(&self.place)
@@ -347,11 +350,11 @@ impl Drop for Busy {
 /// The time for the first request head at the small servers (status, webhook), TLS handshake
 /// included.
 const FIRST_HEAD: Duration = Duration::from_secs(10);
-/// How long a connection still counts as busy after its last answer, or while a watch or a tunnel
-/// changes hands.
+/// The time after an answer during which its connection is not yet closed for a new one: the client
+/// may not have read the answer.
 const ANSWERED: Duration = Duration::from_secs(1);
-/// The pause after a failed accept: without file descriptors, some must be closed before the next
-/// try.
+/// The pause after a failed accept: if file descriptors are lacking, some must be closed before the
+/// next try.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
-//! A macro for enums with a word and a sentence for each value.
+//! A macro for enums whose values have a word and a sentence.
 
-/// Declares an enum with a word for each value, for metrics, and a sentence, for `Display`.
+/// Declares an enum. Each value has a word, for metrics, and a sentence, for `Display`.
 macro_rules! sentences {
     ($(#[$of_enum:meta])* $vis:vis enum $name:ident { $($(#[$of_value:meta])* $value:ident = $word:literal: $sentence:literal,)+ }) => {
         $(#[$of_enum])*
@@ -8,7 +8,7 @@ macro_rules! sentences {
         $vis enum $name { $($(#[$of_value])* #[error($sentence)] $value,)+ }
 
         impl $name {
-            /// Returns the value's word.
+            /// Returns the word of the value.
             $vis const fn word(self) -> &'static str {
                 match self { $(Self::$value => $word),+ }
             }

@@ -5,8 +5,8 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use super::of_process;
 use crate::lock;
 
-/// Raises the process's limit of file descriptors as far as it may, and bounds its connections by
-/// it.
+/// Raises the process's limit of file descriptors as far as permitted, and limits the number of
+/// client connections accordingly.
 pub fn bound_by_descriptors() {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let raised = maximum.map_or(MOST_DESCRIPTORS, |maximum| maximum.min(MOST_DESCRIPTORS));
@@ -30,9 +30,9 @@ fn descriptors() -> usize {
     usize::try_from(current.min(MOST_DESCRIPTORS)).unwrap_or(usize::MAX)
 }
 
-/// Returns how many clients a process with so many descriptors can serve. Each may need a second
-/// one, for a connection to the upstream. Of 256, 64 are the process's own and 64 those of the
-/// small listeners, so that there are 64 clients.
+/// Returns how many clients a process with this many descriptors can serve. Each client may need
+/// two: its own, and one for a connection to the upstream. Of 256 descriptors, 64 are for the
+/// process itself and 64 for the small listeners; the other 128 serve 64 clients.
 fn for_clients(descriptors: usize) -> usize {
     let small = |most: usize| most.min(descriptors / 8);
     let own = (descriptors / 3).min(64);

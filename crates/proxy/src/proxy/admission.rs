@@ -1,9 +1,9 @@
-//! Admission: a call waits for its turn and gets a permit and a connection to the upstream, or the
-//! reason why not.
+//! Admission: a call waits until the limits allow it, and gets a permit and a connection to the
+//! upstream, or an error.
 //!
-//! Everything that a call can wait for is waited for here, so that no wait is billed to the
-//! upstream. Dropping the future at any await leaves the queue or gives the permit back: a caller
-//! who hangs up costs nothing (P6).
+//! A call waits only here, before it is sent, so that no wait counts as response time of the
+//! upstream. If the caller hangs up, the future is dropped, and the call's place in the queue or
+//! its permit is given back (P6).
 
 mod body_key;
 mod intake;
@@ -122,7 +122,7 @@ impl PendingCall {
     }
 }
 
-/// Waits until the call may leave, and returns its permit and connection.
+/// Waits until the call may be sent to the upstream, and returns its permit and connection.
 pub(crate) async fn admit(
     gate: &GateParts,
     request: &mut PendingCall,
@@ -156,8 +156,8 @@ pub(crate) async fn admit(
     }
 }
 
-/// Asks the limiter about the call. The call is classified again if the configuration was replaced
-/// meanwhile.
+/// Returns what the limiter decides about the call: go, wait or refuse. If a reload replaced the
+/// configuration meanwhile, the call is classified again.
 async fn decide(
     gate: &GateParts,
     request: &mut PendingCall,
@@ -210,9 +210,9 @@ fn ask(gate: &GateParts, request: &Parts, context: &mut CallContext) -> Result<V
     Ok(verdict)
 }
 
-/// Waits for the call's turn, and reads its body meanwhile: unread, it would keep HTTP/1 from
-/// noticing that the client leaves. A client that waits for `100 Continue` has sent none, and is
-/// not asked for it yet.
+/// Waits until the call may be sent, and reads its body meanwhile: with a body unread, HTTP/1 would
+/// not notice that the client hangs up. A body that the client sends only after `100 Continue` is
+/// not read yet.
 async fn wait(
     gate: &GateParts,
     mut ticket: HeldTicket,
@@ -236,7 +236,8 @@ async fn wait(
     .await
 }
 
-/// Returns a connection that does not count in the pool's room.
+/// Returns a connection for a call that the limiter does not give one to: an exempt call, a call in
+/// shadow, or one that switches protocols.
 async fn own_route(gate: &GateParts, switch: Option<Switch>, context: &CallContext) -> Result<Route, CallFailure> {
     let route = match switch {
         Some(switch) => gate.upstream.dedicate().await.map(|connection| Route::Upgrade(connection, switch)),

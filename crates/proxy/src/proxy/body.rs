@@ -29,7 +29,8 @@ pin_project! {
         Own { #[pin] body: Full<Bytes> },
         /// The upstream's answer.
         Upstream { #[pin] body: PeekBody<ResponseBody>, held: CallHold, ends_quietly: bool, keeping: Option<BodyCopy> },
-        /// The body of a kept response, sent to the client again after the upstream confirmed it.
+        /// A body stored from an earlier response, which the upstream has confirmed to be
+        /// unchanged.
         Kept { data: Option<Bytes> },
         /// No body: the connection becomes the tunnel in this slot.
         Switched { slot: UpgradeSlot },
@@ -38,9 +39,10 @@ pin_project! {
 
 /// A copy made of a response body while it flows to the client.
 pub(crate) enum BodyCopy {
-    /// A copy to answer later requests from, after asking the upstream whether it has changed.
+    /// A copy to answer later requests with, if the upstream confirms that it has not changed.
     Kept(Box<AnswerRecorder>),
-    /// The beginning of an error, to show why its key fails.
+    /// The beginning of an error response, for the status page: it shows why the call's key is
+    /// failing.
     Failing(Box<FailingAnswer>),
 }
 
@@ -51,20 +53,21 @@ impl Body {
         Self::Own { body: Full::new(text.into()) }
     }
 
-    /// Wraps the upstream's body. A watch over HTTP/2 `ends_quietly` when the upstream is lost:
-    /// client-go takes a reset stream for a failed watch and lists everything again, whereas it
-    /// resumes after an end, as it does when a direct connection is lost. Each event is framed, so
-    /// half an event still shows. Over HTTP/1.1 the connection is cut, and client-go resumes too.
+    /// Wraps the upstream's body. With `ends_quietly` (for a watch over HTTP/2), the body ends
+    /// without an error when the connection to the upstream is lost: client-go resumes a watch that
+    /// ends, but after a reset stream it lists everything again. Each event is framed, so the
+    /// client notices half an event. Over HTTP/1.1 the connection is cut, and client-go resumes
+    /// too.
     pub(crate) fn upstream(body: PeekBody<ResponseBody>, slot: Option<HeldSlot>, ends_quietly: bool) -> Self {
         Self::Upstream { body, held: (slot, None), ends_quietly, keeping: None }
     }
 
-    /// Wraps the body of a kept answer.
+    /// Wraps a body stored from an earlier response.
     pub(crate) fn kept(data: Bytes) -> Self {
         Self::Kept { data: Some(data).filter(|data| !data.is_empty()) }
     }
 
-    /// Copies the upstream's body into `copy` as it flows.
+    /// Adds the upstream's body to `copy` as it flows to the client.
     pub(crate) fn keep(&mut self, copy: BodyCopy) {
         match self {
             Self::Upstream { body, keeping, .. } if !body.is_end_stream() => *keeping = Some(copy),

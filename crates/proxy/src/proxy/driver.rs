@@ -1,11 +1,11 @@
 //! The driver: runs the limiter in real time.
 //!
-//! One mutex stands around the limiter. A panic under it is a bug of the limiter, but does not
-//! poison it: going on is better than refusing every call from then on. Every operation drains the
-//! limiter's events under that lock, and wakes their tasks after unlocking. A task sleeps until the
-//! limiter's next wakeup. Nothing is awaited under the lock, and nothing of the connection pool is
-//! called under it. Whatever must be given back to the limiter (an outcome, a slot, a permit) is in
-//! a guard, so that nothing is lost if a caller leaves at any await.
+//! A mutex guards the limiter. A panic under it is a bug of the limiter, but does not poison the
+//! mutex: to continue is better than to refuse every call from then on. Every operation takes the
+//! limiter's events under that lock, and wakes the tasks of these calls after unlocking. A
+//! background task sleeps until the limiter has something to do. Nothing is awaited and no method
+//! of the connection pool is called under the lock. An outcome, a slot or a permit that must be
+//! given back to the limiter is in a guard, so that none is lost if a caller hangs up at any await.
 
 mod held;
 mod interleave;
@@ -40,7 +40,7 @@ pub(crate) struct Driver {
 }
 
 struct DriverCore {
-    /// The gate's name, for the log.
+    /// The gate's name in log lines.
     gate: Arc<str>,
     state: Mutex<DriverState>,
     keys: Arc<Keys>,
@@ -48,7 +48,7 @@ struct DriverCore {
     /// Notified when the limiter must be advanced sooner than the background task wakes.
     sooner: Notify,
     teller: Teller,
-    /// The events of failing keys to log.
+    /// The keys that began or ceased to fail and are not logged yet.
     key_log: KeyLog,
     /// Sends requests to the stores of shared buckets.
     stores: Stores,
@@ -58,21 +58,22 @@ struct DriverState {
     limiter: Limiter,
     /// The tasks to wake when the limiter may have decided on a waiting call.
     wakers: HashMap<Ticket, Waker>,
-    /// The moment the background task wakes next.
+    /// The moment for which the background task has set its timer.
     alarm: Moment,
     /// The number of the configuration with the limits in force.
     generation: u64,
-    /// Until when an operator lets every call pass.
+    /// The end of a bypass: until then an operator has switched off all limits.
     bypass_until: Option<Moment>,
 }
 
-/// The error for a call classified before a reload: its class may be another now.
+/// The error for a call classified before a reload: in the new configuration its class may be
+/// another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stale;
 
 /// What the limiter decides about a call on arrival.
 pub(crate) enum Verdict {
-    /// The call may leave.
+    /// The call may be sent to the upstream.
     Go(HeldPermit),
     /// The call has to wait.
     Wait(HeldTicket),
@@ -102,13 +103,14 @@ impl Driver {
         Self { shared: Arc::new(shared) }
     }
 
-    /// Returns a handle to report room on connections, for the pool.
+    /// Returns a handle for the connection pool, to report how many more calls its connections can
+    /// carry.
     pub(crate) fn rooms(&self) -> Arc<dyn Rooms> {
         Arc::new(PoolRooms(Arc::downgrade(&self.shared)))
     }
 
-    /// Connects the pool: `want` is called with the number of calls waiting for a connection.
-    /// Call it once.
+    /// Connects the driver to the connection pool: the driver calls `want` with the number of calls
+    /// waiting for a connection. Call it once.
     pub(crate) fn connect(&self, want: impl Fn(Group, usize) + Send + Sync + 'static) {
         let is_first = self.shared.teller.pool.set(Box::new(want)).is_ok();
         debug_assert!(is_first, "a driver has one pool");
@@ -123,8 +125,8 @@ impl Driver {
         self.shared.clock
     }
 
-    /// Asks the limiter about a call. `generation` is the number of the configuration it was
-    /// classified by.
+    /// Returns what the limiter decides about a new call. `generation` is the number of the
+    /// configuration that classified the call.
     ///
     /// # Errors
     /// The configuration was replaced meanwhile.
@@ -166,13 +168,13 @@ impl Driver {
         }
     }
 
-    /// Reads the limiter under the lock, for gauges.
+    /// Applies a function to the limiter under the lock, only to read it.
     pub(crate) fn look<T>(&self, at: impl FnOnce(&Limiter, Moment) -> T) -> T {
         let state = self.lock();
         at(&state.limiter, self.shared.clock.now())
     }
 
-    /// Returns the number of waiting tasks, for tests.
+    /// Returns the number of tasks to be woken, for tests.
     #[cfg(test)]
     pub(crate) fn remembered(&self) -> usize {
         self.lock().wakers.len()
@@ -238,7 +240,8 @@ impl Driver {
     }
 }
 
-/// The driver as the pool knows it. Weak, or the two would keep each other alive.
+/// The handle of the connection pool to the driver. It is weak: the driver has a handle to the
+/// pool, and two strong ones would never be dropped.
 struct PoolRooms(Weak<DriverCore>);
 
 impl Rooms for PoolRooms {
@@ -281,7 +284,7 @@ impl DriverState {
         woken
     }
 
-    /// Returns true if the background task must wake sooner than it was going to.
+    /// Returns true if the background task must wake earlier than its timer.
     fn is_sooner(&mut self) -> bool {
         let next = self.next_wakeup();
         let sooner = next < self.alarm;

@@ -82,7 +82,8 @@ struct TunnelDial {
     judge: Judge,
 }
 
-/// The limits on the number of clients and on the memory for them.
+/// The listener's clients: the limits on their number, their tasks, and the memory counted for
+/// them.
 struct EgressClients {
     door: Arc<Door>,
     tasks: ClientTasks,
@@ -287,8 +288,8 @@ impl EgressListener {
         Arc::clone(&self.directory.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Replaces the hosts and rules for later calls and tunnels. The gates' own limits are replaced
-    /// separately.
+    /// Replaces the hosts and rules for later calls and tunnels. The limits of the gates are
+    /// replaced by [`Gate::reconfigure`].
     pub fn reconfigure(&self, directory: Directory) {
         *self.directory.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(directory);
     }
@@ -298,12 +299,14 @@ impl EgressListener {
         self.address
     }
 
-    /// Returns the CA used to decrypt clients' TLS, if a gate did so at the start.
+    /// Returns the CA that decrypts clients' TLS; `None` if no gate decrypted TLS when the listener
+    /// started.
     pub fn ca(&self) -> Option<Arc<tls::Interception>> {
         self.ca.as_ref().map(|ca| ca.get())
     }
 
-    /// Returns the configured gates with hosts, without the gates made for each host and port.
+    /// Returns the gates in the configuration that list hosts, without the gates made from them for
+    /// each host and port.
     pub fn gates(&self) -> Vec<Arc<Gate>> {
         self.origins.sections().filter(|gate| **gate.name() != *CLEAR).cloned().collect()
     }
@@ -323,7 +326,8 @@ impl EgressListener {
         egress
     }
 
-    /// Waits until the listener has stopped, some time after `stop`.
+    /// Waits until the listener has stopped: after `stop`, and the end of the last client or of the
+    /// drain time.
     pub async fn finished(&self) {
         self.tasks.wait().await;
         for gate in self.origins.sections() {
@@ -332,7 +336,7 @@ impl EgressListener {
     }
 }
 
-/// Makes what updates the gauges of the listener.
+/// Returns the function that updates the gauges of the listener.
 fn sampler(egress: Weak<EgressListener>) -> Arc<Sampler> {
     Arc::new(move |_| {
         if let Some(egress) = egress.upgrade() {
@@ -347,7 +351,8 @@ fn sampler(egress: Weak<EgressListener>) -> Arc<Sampler> {
 enum ListenerKind {
     /// The client uses the forward proxy.
     Proxy,
-    /// The client connected to a port for host names that a hosts file redirects here.
+    /// The client connected directly to a port of the listener, because a hosts file maps a host's
+    /// name to this address.
     Name(u16),
 }
 
@@ -363,7 +368,8 @@ enum Begins {
 const LISTENER: &str = "the egress listener";
 /// The listener's name in logs.
 const NAME: &str = "egress";
-/// The name of the gate for unencrypted calls to hosts of no gate. No configured gate can have it.
+/// The name of the gate for unencrypted calls to hosts that no gate lists. A configured gate cannot
+/// have this name.
 pub const CLEAR: &str = "egress.others";
 const CONNECT: &[u8] = b"CONNECT ";
 /// The time for a client's first bytes, and for a request head; as at every listener.

@@ -1,8 +1,9 @@
 //! Kubernetes Events about hot objects, written by the gate where `events = true`.
 //!
-//! A loop has one Event, and a gate writes a few in a minute at most. The object is read first,
-//! because an Event needs the object's uid. Both calls are the gate's own: they take no token and no
-//! slot of other calls. If one fails, it is logged and not retried.
+//! Each object found to be called in a loop gets one Event, and a gate writes at most five in a
+//! minute. The gate reads the object first, because an Event needs the object's uid. Both calls are
+//! the gate's own: they take no token and no slot of other calls. If one fails, it is logged and
+//! not retried.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -22,14 +23,15 @@ use crate::hot::Report;
 use crate::moment::Moment;
 use crate::upstream::OutgoingBody;
 
-/// The times of the last Events.
+/// The times of the Events in the last minute.
 #[derive(Debug, Default)]
 pub(super) struct Events(VecDeque<Moment>);
 
 // === impl Events ===
 
 impl Events {
-    /// Writes an Event about a loop, in a task of its own, unless there were many.
+    /// Writes an Event about a hot object in a background task, unless five were written in the
+    /// last minute.
     pub(super) fn write(&mut self, gate: &Arc<str>, own: &Arc<GateParts>, clock: Clock, report: Report) {
         let now = clock.now();
         self.0.retain(|at| now - *at < MINUTE);
@@ -65,7 +67,7 @@ async fn write(own: &GateParts, report: &Report) -> Result<(), String> {
     call(own, Method::POST, &path, Some(event.to_string().into())).await.map(drop)
 }
 
-/// Makes the Event about an object.
+/// Returns the Event about an object as JSON; `None` if the object has no name.
 fn event(object: &Value, report: &Report) -> Option<Value> {
     let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str);
     let name = text("/metadata/name")?;
@@ -90,7 +92,8 @@ fn event(object: &Value, report: &Report) -> Option<Value> {
     }))
 }
 
-/// Makes a call of the gate's own, with the gate's own credentials.
+/// Sends a request in the gate's own name, with the gate's own credentials, and returns the
+/// response as JSON.
 async fn call(own: &GateParts, method: Method, path: &str, body: Option<Bytes>) -> Result<Value, String> {
     let mut request = Request::builder().method(&method).uri(path).header(USER_AGENT, "tidegate").header(ACCEPT, JSON);
     if let Some(body) = &body {

@@ -1,7 +1,7 @@
 //! Sends an admitted call and reports its outcome.
 //!
 //! The limiter gets the outcome at the response head; the slot is held until the body ends. If the
-//! caller leaves before the head, that is an outcome too.
+//! caller hangs up before the head, that is reported as an outcome too.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,18 +30,18 @@ use crate::limit::outcome::Charged;
 use crate::lock;
 use crate::upstream::{BodyPrefix, ResponseBody, SendError, UpgradeAnswer};
 
-/// A sent call without an outcome yet. Dropping it before means that the caller left.
+/// A call that was sent and has no outcome yet. Dropping it then means that the caller hung up.
 struct SentCall<'a> {
     gate: &'a GateParts,
     context: &'a mut CallContext,
-    /// The receipt to settle; `None` once the limiter has the outcome.
+    /// The duty to report the outcome; `None` once the limiter has it.
     owed: Option<OwedReceipt>,
-    /// The beginning of the request body, where it names the object of the call.
+    /// The beginning of the request body, if the body names the object of the call.
     kept: Option<BodyPrefix>,
-    /// The beginning of the request body, to compare the bodies sent for an object called
-    /// too often.
+    /// The beginning of the request body, to be compared with those of other calls, if the object
+    /// is called too often.
     compared: Option<BodyPrefix>,
-    /// The outcome by the response head alone, while the body is still read.
+    /// The outcome as the response head alone shows it, while the beginning of the body is read.
     so_far: Option<Answer>,
     /// True if the upstream does not count the call when it answers 304.
     is_free_unchanged: bool,
@@ -109,8 +109,8 @@ pub(crate) fn send<'a>(
     }
 }
 
-/// Adds `If-None-Match` or `If-Modified-Since` for the kept answer, where the call's class keeps
-/// answers.
+/// Adds `If-None-Match` or `If-Modified-Since` to a request, if its class stores answers and the
+/// gate has one to this request.
 fn ask(gate: &GateParts, request: &mut PendingCall, context: &CallContext) -> Option<Question> {
     let keeps = context.config.options.gate.answers.revalidation.classes.get(usize::from(context.call.class.0));
     let asks =
@@ -129,19 +129,20 @@ fn is_free_unchanged(gate: &GateParts, request: &PendingCall, context: &CallCont
 // === impl SentCall ===
 
 impl SentCall<'_> {
-    /// Returns true for a gRPC call on a gate configured for a cloud provider.
+    /// Returns true for a gRPC call on a gate configured for a cloud provider's API.
     fn is_grpc(&self) -> bool {
         self.context.call.form == Some(Form::Grpc)
     }
 
-    /// Returns true if the response head alone does not tell the outcome, and the body must be
-    /// looked at.
+    /// Returns true if the response head does not show the outcome, so that the beginning of the
+    /// body must be read.
     fn wants_body(&self, head: &Parts) -> bool {
         let CallContext { config, call, .. } = &*self.context;
         outcome::wants_body(&config.options.gate.answers.throttling, &call.call, head.status, &head.headers)
     }
 
-    /// Counts response links leading past the gate; the first is logged.
+    /// Counts a response with links to the upstream itself: a client that follows them bypasses the
+    /// gate. The first is logged.
     fn notice_links(&self, headers: &HeaderMap) {
         let gate = &self.context.config.options.gate;
         if gate.kind == ApiKind::Http && self.gate.upstream.leads_past(headers) && self.gate.tally.passed_links() {
@@ -153,15 +154,15 @@ impl SentCall<'_> {
         }
     }
 
-    /// Reads the beginning of the response body. If the caller leaves meanwhile, the outcome is
+    /// Reads the beginning of the response body. If the caller hangs up meanwhile, the outcome is
     /// that of the head alone.
     async fn look_into(&mut self, head: &Parts, body: &mut PeekBody<ResponseBody>) {
         self.so_far = Some(self.told(head.status, &head.headers, &[]).answer);
         body.peek(self.gate.driver.clock()).await;
     }
 
-    /// Determines the outcome from the response head, and from the beginning of the body as far as
-    /// it was read.
+    /// Determines the outcome from the response head and what was read of the body, and reports it
+    /// to the limiter.
     fn answered(&mut self, status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Answer {
         let told = self.told(status, headers, body);
         self.context.learned(&told);
@@ -186,7 +187,8 @@ impl SentCall<'_> {
         told.answer
     }
 
-    /// Returns a record of an error response, to be completed as the body flows.
+    /// Returns a record of an error response for the status page; the error's text is added as the
+    /// body flows. `None` if the response is no failure or the key is unknown.
     fn failing(&self, answer: Answer, headers: &HeaderMap) -> Option<FailingAnswer> {
         matches!(answer.outcome, Outcome::Failure | Outcome::Throttled { .. }).then_some(())?;
         let tally = Arc::clone(&self.gate.tally);
@@ -232,8 +234,8 @@ impl SentCall<'_> {
         }
     }
 
-    /// Makes the client's response: the upstream's, or the kept one if that has not changed. A new
-    /// answer is kept as it flows.
+    /// Returns the response for the client: the stored answer if the upstream confirmed it,
+    /// otherwise the upstream's. A new response may be copied to the store as it flows.
     fn clients_answer(
         &mut self,
         head: Parts,
@@ -260,7 +262,8 @@ impl SentCall<'_> {
         }
     }
 
-    /// Determines what a response means for the call's key and for pauses.
+    /// Determines what a response means: whether the call's key failed, and whether the upstream
+    /// asks for a pause.
     fn told(&self, status: StatusCode, headers: &HeaderMap, body: &[u8]) -> AnswerDetails {
         let CallContext { config, call, .. } = &*self.context;
         let grpc = if self.is_grpc() { grpc::in_http(status, headers) } else { None };
@@ -293,7 +296,7 @@ impl SentCall<'_> {
         failure
     }
 
-    /// Reports the outcome to the limiter. Returns the key, if it became known only now.
+    /// Reports the outcome to the limiter. Returns the call's key if it was unknown until now.
     fn report(&mut self, answer: Answer) -> Option<Key> {
         let owed = self.owed.take()?;
         let (key, start) = self.key_from_body(&owed, answer);
@@ -302,9 +305,9 @@ impl SentCall<'_> {
         key
     }
 
-    /// Returns the key from the request body and the beginning of that body, if the key was unknown
-    /// and the outcome concerns it: after a failure, and after a success while some key of the
-    /// collection fails.
+    /// Reads the call's key from the request body, and returns it with the beginning of that body.
+    /// Does so only if the outcome matters for a key: after a failure, or after a success while
+    /// some key of the same collection is failing. The key is `None` if it was known before.
     fn key_from_body(&self, owed: &OwedReceipt, answer: Answer) -> (Option<Key>, Option<Vec<u8>>) {
         let (Some(kept), source) = (&self.kept, &self.context.call.key) else { return (None, None) };
         let keys = self.gate.decider(self.context.is_in_shadow()).keys();
@@ -334,7 +337,7 @@ impl Drop for SentCall<'_> {
     }
 }
 
-/// The header of a kept response, confirmed by the upstream.
+/// The header of an answer that the upstream confirmed and the gate sent from its store.
 const CACHE: HeaderName = HeaderName::from_static("tidegate-cache");
 /// The outcome if nothing was learned about the upstream.
 const NOTHING: Answer = Answer::new(Outcome::Abandoned, None);

@@ -1,4 +1,4 @@
-//! A gate at work, from its start to its stop.
+//! A running gate, from its start to its stop.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -32,8 +32,8 @@ pub struct Gate {
     /// The upstream's URL, as text.
     pub(super) target: String,
     tasks: TaskTracker,
-    /// Updates the gauges of the configured gate, for as long as one of the gates made from it
-    /// exists.
+    /// Updates the gauges of the configured gate. All gates made from it share this, so it runs
+    /// while one of them exists.
     sampler: Arc<Sampler>,
 }
 
@@ -49,7 +49,7 @@ impl Gate {
         Self::go_on(options, Past::default(), clock, stop).await
     }
 
-    /// Starts to listen as [`Gate::start`] does, with what the gate remembered before a restart.
+    /// Starts like [`Gate::start`], and restores what the gate remembered before a restart.
     ///
     /// # Errors
     /// A socket could not be bound.
@@ -95,10 +95,10 @@ impl Gate {
         Ok(Self { addresses, listen, ..gate })
     }
 
-    /// Makes another gate from the same settings for another `target`; `dns` replaces the settings'
-    /// name lookup. It has its own limits, keys and connections and shares everything else. It
-    /// listens nowhere (see [`Gate::serve`]). Its tasks end when it is dropped and no client is
-    /// connected to it.
+    /// Makes another gate from the same settings for another `target`. It has its own limits, keys
+    /// and connections, and shares everything else. `dns` replaces the name lookup of the settings.
+    /// The new gate has no listener (see [`Gate::serve`]). Its tasks end when it is dropped and no
+    /// client is connected to it.
     pub fn sibling(&self, target: Target, dns: Option<Dns>) -> Self {
         Self::open(Arc::clone(&self.section), target, dns, Arc::clone(&self.sampler)).0
     }
@@ -108,7 +108,7 @@ impl Gate {
         self.section.config.get().options.upstream.dns.clone()
     }
 
-    /// Returns true if no call is under way, and nothing is remembered of the upstream.
+    /// Returns true if no call is waiting or under way, no key is failing and no pause is in force.
     pub(super) fn is_quiet(&self) -> bool {
         let parts = self.own();
         let now = parts.driver.look(|limiter, now| limiter.overview(now));
@@ -117,8 +117,8 @@ impl Gate {
         now.waiting == 0 && now.slots.used == 0 && !remembers && !Group::ALL.into_iter().any(is_used)
     }
 
-    /// Makes a gate and starts its tasks. They end when the token is cancelled or the gate is
-    /// dropped.
+    /// Makes a gate and starts its tasks. They end when the returned token is cancelled or the gate
+    /// is dropped.
     fn open(
         section: Arc<Section>,
         target: Target,
@@ -153,21 +153,21 @@ impl Gate {
         &self.addresses
     }
 
-    /// Applies the `options` to all gates made from the same settings, except what only a restart
-    /// can change: name and kind, listeners and their TLS, the upstream with its TLS and
-    /// credentials. Nothing can fail here, no call is dropped and no place in a queue is lost
-    /// (P11).
+    /// Applies new settings to all gates made from the same configured gate. It cannot fail, drops
+    /// no call, and keeps every call's place in its queue (P11). Only a restart changes the name,
+    /// the kind, the listeners and their TLS, and the upstream with its TLS and credentials.
     pub fn reconfigure(&self, options: Options) {
         self.section.reconfigure(options);
     }
 
-    /// Waits until an earlier `reconfigure` has reached every waiting call, so that the next one
-    /// need not finish it.
+    /// Waits until an earlier `reconfigure` has moved all waiting calls to their new queues.
+    /// Otherwise the next `reconfigure` would have to finish that first.
     pub async fn caught_up(&self) {
         self.own().driver.caught_up().await;
     }
 
-    /// Returns counters of changes, to see whether [`Gate::freeze`] has something new.
+    /// Returns counters of state changes. If they are the same as before, [`Gate::freeze`] would
+    /// return nothing new.
     pub fn changes(&self) -> Changes {
         self.own().driver.look(|limiter, _| limiter.changes())
     }
@@ -198,7 +198,8 @@ impl Gate {
         self.server.serve(Box::new(tokio::io::join(read, write)), Peer::default(), false).await;
     }
 
-    /// Waits until the gate has stopped, some time after `stop`.
+    /// Waits until the gate has stopped: after `stop`, and the end of the last client or of the
+    /// drain time.
     pub async fn finished(&self) {
         self.tasks.wait().await;
     }
@@ -215,7 +216,8 @@ impl Gate {
         }
     }
 
-    /// Returns what this gate does not share with others from the same settings.
+    /// Returns the limiter, connections and counts of this gate alone; other gates from the same
+    /// settings have their own.
     pub(super) fn own(&self) -> &Arc<GateParts> {
         &self.server.parts
     }

@@ -1,8 +1,8 @@
 //! The configuration of a gate: all settings a reload can change, replaced at once (P11).
 //!
-//! A call takes the configuration once, when it comes, and keeps it to its end: classes are
-//! numbers, which mean something only under their rules. The limiter knows the number (generation)
-//! of the configuration of its limits, and has a call of an older one classified again.
+//! A call gets the current configuration when it arrives, and keeps it to its end: a class is a
+//! number, which only the rules of its configuration explain. The limiter knows the number
+//! (generation) of its configuration. A call with an older number is classified again.
 
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -18,16 +18,16 @@ use crate::telemetry::GateMeters;
 pub(crate) struct GateConfig {
     /// The number of earlier reloads.
     pub(crate) generation: u64,
-    /// The gate's settings. A setting that only a restart can change is read from `section`, not
-    /// from here.
+    /// The gate's settings. Those that only a restart can change must be read from `section`: here
+    /// they may be newer than what is in force.
     pub(crate) options: Options,
     pub(crate) hosts: Hosts,
-    /// The metrics by class, here because a reload changes the classes.
+    /// The metrics of each class; they are here because a reload changes the classes.
     pub(crate) meters: GateMeters,
-    /// True if anything limits calls in flight. If not, a wait for a slot is one for a connection,
-    /// as any client would wait.
+    /// True if the configuration limits calls in flight. If not, a call waiting for a slot only
+    /// waits for a connection, and that is not shown as a limit.
     pub(crate) limits_slots: bool,
-    /// True if a class is in shadow.
+    /// True if a class is in shadow mode.
     pub(crate) has_shadow: bool,
 }
 
@@ -47,7 +47,8 @@ impl GateConfig {
         Self { generation, options, hosts, meters, limits_slots, has_shadow }
     }
 
-    /// True if calls of this class pass at once, and are only counted.
+    /// Returns true if the class is in shadow mode: its calls are sent at once, and what the limits
+    /// would have done is only counted.
     pub(crate) fn is_in_shadow(&self, class: ClassId) -> bool {
         self.options.gate.policy.classes.get(usize::from(class.0)).is_some_and(|class| class.shadow)
     }
@@ -74,5 +75,5 @@ impl CurrentConfig {
     }
 }
 
-/// No failures, for an unknown class.
+/// An empty set of failures, for an unknown class.
 static NO_FAILURES: Failures = Failures { statuses: Vec::new(), transport: false, left: false };

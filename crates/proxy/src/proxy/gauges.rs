@@ -20,7 +20,8 @@ use crate::telemetry::table::Metric;
 use crate::telemetry::{self, Sampler, ScrapeGauges, UpstreamMeters, meters::as_f64, table};
 use crate::upstream::Occupancy;
 
-/// Makes what updates the gauges of a configured gate: sums over the gates made from it.
+/// Returns the function that updates the gauges of a configured gate, as sums over the gates made
+/// from it.
 pub(super) fn sampler(section: &Arc<Section>) -> Arc<Sampler> {
     let gate = Arc::clone(&section.name);
     let section = Arc::downgrade(section);
@@ -83,7 +84,8 @@ fn show_parts(gate: &str, now: &[Snapshot], passing: &mut ScrapeGauges) {
     }
 }
 
-/// Updates the gauges of the upstream's own quotas. Accounts come and go with credentials.
+/// Updates the gauges of the upstream's own quotas. A quota's gauges vanish from the metrics with
+/// its credential.
 fn show_quotas(gate: &str, quotas: &Quotas, now: Moment, passing: &mut ScrapeGauges) {
     for (resource, account, seen) in quotas.list(now) {
         let labels = [gate, &resource, &account];
@@ -154,8 +156,8 @@ fn scope_of(paused: QuotaId) -> &'static str {
     }
 }
 
-/// Every second: moves samples into the histograms, and logs changes of keys and pauses, and when
-/// calls have begun to wait or no longer wait.
+/// Does the periodic work of a gate, every second: updates histograms, and logs keys, pauses, and
+/// the beginning and end of times when calls wait.
 pub(super) async fn upkeep(gate: Arc<str>, own: Arc<GateParts>, clock: Clock, over: CancellationToken) {
     let mut saturated = false;
     let mut seconds = 0;

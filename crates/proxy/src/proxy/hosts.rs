@@ -1,14 +1,14 @@
-//! The host names of a gate, as clients may use them.
+//! The host names by which clients may address a gate.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use http::uri::Authority;
 
-/// The host names of a gate, as clients may use them.
+/// The host names by which clients may address a gate.
 #[derive(Debug)]
 pub(crate) struct Hosts {
-    /// The names in lower case. There are few, so each is compared: a table would hash every
-    /// request's.
+    /// The names in lower case. There are few, so each is compared: a hash table would have to hash
+    /// the host of every request.
     names: Vec<Box<str>>,
     /// The length of the upstream's base path, put in front of each target.
     pub(crate) base_path: usize,

@@ -45,13 +45,14 @@ pub(crate) struct Server {
     _tasks: DropGuard,
 }
 
-/// The clients of a listener, and the two steps of ending them.
+/// The tasks that serve the clients of a listener, and the two steps of ending them.
 #[derive(Debug, Default)]
 pub(crate) struct ClientTasks {
     pub(crate) tasks: TaskTracker,
-    /// Connections say goodbye: GOAWAY, `Connection: close`.
+    /// Cancelled in the first step: connections announce their end (GOAWAY, `Connection: close`)
+    /// and finish their calls.
     pub(crate) closing: CancellationToken,
-    /// Connections end, whatever they carry.
+    /// Cancelled in the second step: connections are closed, even with calls under way.
     pub(crate) ending: CancellationToken,
 }
 
@@ -116,9 +117,9 @@ impl Server {
 // === impl ClientTasks ===
 
 impl ClientTasks {
-    /// Continues to serve until the last client is gone or `drain` is over: a controller must still
-    /// be able to give up its leadership. For the time of `leaving` more clients may come after the
-    /// last one. Then connections announce their end, and a little later they are closed.
+    /// Serves on until the last client is gone or the time `drain` is over: a controller must still
+    /// be able to give up its leadership. For the time `leaving` it also waits for new clients if
+    /// there is none. Then connections announce their end, and two seconds later they are closed.
     pub(super) async fn drain(&self, name: &str, clock: Clock, leaving: Duration, drain: Duration) {
         self.tasks.close(); // from now on `wait` returns when there is none; new ones are still welcome
         tracing::info!(gate = name, clients = self.tasks.len(), drain = duration(drain.as_secs_f64()), "draining");
@@ -138,13 +139,13 @@ impl ClientTasks {
     }
 }
 
-/// Returns the least time to serve on after `stop`, even with no client: clients on other machines
-/// learn only then that the gate leaves. A gate for its own machine needs none.
+/// Returns for how long to accept new clients after `stop`. Clients on other machines need five
+/// seconds to learn that the gate stops; if only this machine can reach the sockets, it is zero.
 pub(super) fn leaving<'a>(sockets: impl IntoIterator<Item = &'a ListenSocket>) -> Duration {
     if sockets.into_iter().any(ListenSocket::is_reached_from_elsewhere) { LEAVING } else { Duration::ZERO }
 }
 
-/// The time until every node's kube-proxy knows that a pod of a Service is leaving.
+/// The time until the kube-proxy of every node knows that a pod of a Service is stopping.
 const LEAVING: Duration = Duration::from_secs(5);
 /// The time left for answers on their way when the drain time is over.
 const LAST_ANSWERS: Duration = Duration::from_secs(2);

@@ -11,8 +11,8 @@ use crate::limit::snapshot::{FrozenLimiter, Gap};
 use crate::telemetry::CallLog;
 use crate::{spec, tls, upstream};
 
-/// The settings of one gate in the configuration. They were checked before: nothing here can be
-/// wrong, but an address may be in use.
+/// The settings of one gate in the configuration. They are valid: only binding an address can still
+/// fail.
 #[derive(Debug)]
 pub struct Options {
     /// The gate's settings as configured.
@@ -34,8 +34,8 @@ pub struct Options {
 /// What a gate remembered before a restart.
 #[derive(Clone, Debug, Default)]
 pub struct Past {
-    /// The salt of all hashes, so that they mean the same as before.
+    /// The salt of all hashes, so that hashes from before the restart still match.
     pub salt: Salt,
-    /// The limiter's memory, and how old it is.
+    /// The limiter's state, and the time since it was written.
     pub frozen: Option<(FrozenLimiter, Gap)>,
 }

@@ -1,4 +1,4 @@
-//! What the calls of a gate share: limiter, connections, counts.
+//! The limiter, connections and counts that the calls of a gate share.
 
 use std::iter;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -13,52 +13,55 @@ use crate::clients::Clients;
 use crate::limit::{ClassId, Limiter, Snapshot};
 use crate::upstream::Upstream;
 
-/// What the calls of a gate share.
+/// The limiter, connections and counts that the calls of a gate share.
 pub(crate) struct GateParts {
     pub(crate) config: Arc<gate_config::CurrentConfig>,
     pub(crate) tally: Arc<tally::Tally>,
     pub(crate) responder: Arc<respond::Responder>,
     pub(crate) driver: driver::Driver,
     pub(crate) upstream: Upstream,
-    /// The answers kept for revalidation.
+    /// The stored answers: the upstream is asked whether they are still current.
     pub(crate) answers: revalidate::Answers,
     /// The rate-limit signal of the response that asked for the last pause.
     pub(crate) last_signal: Mutex<Option<Signal>>,
     /// Authenticates callers, if the gate requires it. Only a restart changes it.
     pub(crate) clients: Option<Arc<Clients>>,
     pub(crate) hasher: Salt,
-    /// True if the gate is in shadow: its own limiter decides about every call, and holds none. Only
-    /// a restart changes it.
+    /// True if the whole gate is in shadow mode: its limiter decides about every call, but each is
+    /// sent at once. Only a restart changes it.
     pub(crate) shadow: bool,
-    /// The limiter of calls in shadow, once a class of a gate in force is.
+    /// The second limiter, for classes in shadow mode. It is made when the first class is in shadow
+    /// mode on a gate that is not.
     pub(crate) shadow_limiter: OnceLock<ShadowLimiter>,
 }
 
-/// The limiter of calls in shadow, where other classes are in force.
+/// The limiter for the classes in shadow mode, on a gate where other classes are enforced.
 ///
-/// It decides as if all were in force: the other calls pass it too, as they leave. Its tokens, slots,
-/// keys and pauses are its own, so that no call in force waits for a call in shadow. It asks no store.
+/// It decides as if all classes were enforced: the calls of the other classes are counted in it
+/// when they are sent. Its tokens, slots, keys and pauses are its own, so that no enforced call
+/// waits for a call in shadow mode. It sends no requests to stores of shared buckets.
 pub(crate) struct ShadowLimiter {
     driver: driver::Driver,
-    /// Ends its ticker.
+    /// Ends the limiter's background task when dropped.
     _over: DropGuard,
 }
 
 // === impl GateParts ===
 
 impl GateParts {
-    /// Returns the limiter for a call.
+    /// Returns the limiter that decides about a call.
     pub(crate) fn decider(&self, is_in_shadow: bool) -> &driver::Driver {
         let beside = self.shadow_limiter.get().filter(|_| is_in_shadow);
         beside.map_or(&self.driver, |limiter| &limiter.driver)
     }
 
-    /// Returns the gate's limiter, and that of calls in shadow if there is one.
+    /// Returns the gate's limiter, and the one for classes in shadow mode if there is one.
     pub(crate) fn drivers(&self) -> impl Iterator<Item = &driver::Driver> {
         iter::once(&self.driver).chain(self.shadow_limiter.get().map(|limiter| &limiter.driver))
     }
 
-    /// Gives the limiter of calls in shadow these limits, and makes it if a class is in shadow.
+    /// Applies the configuration to the limiter for classes in shadow mode. Makes that limiter if
+    /// it is missing and a class is in shadow mode.
     pub(crate) fn shadow_by(&self, config: &gate_config::GateConfig) {
         if !self.shadow && config.has_shadow || self.shadow_limiter.get().is_some() {
             let mut policy = config.options.gate.policy.clone();
@@ -81,8 +84,8 @@ impl GateParts {
         }
     }
 
-    /// Returns a snapshot of the limiter in force as it is shown: no call waits in shadow, and a class
-    /// in shadow has the levels of its own limiter.
+    /// Returns a snapshot of the limiter, changed for display: calls in shadow mode do not count as
+    /// waiting, and a class in shadow mode has the levels of its own limiter.
     pub(crate) fn shown(&self, now: Snapshot) -> Snapshot {
         let Some(beside) = self.shadow_limiter.get() else {
             return if self.shadow { now.of_shadow() } else { now };

@@ -1,4 +1,4 @@
-//! Logs the beginning of each pause with what asked for it, and its end: one line each.
+//! Logs each pause with one line at its beginning, with its cause, and one at its end.
 
 use super::parts::GateParts;
 use super::quotas::QuotaReserve;
@@ -8,15 +8,15 @@ use crate::limit::snapshot::PauseView;
 use crate::lock;
 use crate::status::text::duration;
 
-/// The pauses with their beginning in the log. A pause shorter than the time between two checks shows in
-/// the metrics only.
+/// The pauses whose beginning was logged. A pause that is shorter than a second may fall between
+/// two checks, and then appears only in the metrics.
 #[derive(Debug, Default)]
 pub(super) struct PauseLog {
     known: Vec<QuotaId>,
 }
 
 impl PauseLog {
-    /// Logs what has changed since the last check.
+    /// Logs the pauses that began or ended since the last check.
     pub(super) fn look(&mut self, gate: &GateParts) {
         let signal = lock(&gate.last_signal).map_or("", Signal::word);
         let (now, pauses) = gate.driver.look(|limiter, now| (now, limiter.pauses(now)));

@@ -34,7 +34,7 @@ pub(crate) struct QuotaLevel {
     spenders: BTreeMap<usize, u32>,
 }
 
-/// What is left of a quota, and what of it is kept for other users.
+/// A quota with little left, which a pause saves for other users.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct QuotaReserve {
     pub(crate) left: u64,
@@ -63,8 +63,8 @@ impl Quotas {
         }
     }
 
-    /// Returns the quotas of the last day with their resource and owner. The owner's name is empty
-    /// if the gate does not tell callers apart.
+    /// Returns the quotas reported in the last day, each with its resource and its owner. The
+    /// owner's name is empty if the gate does not tell callers apart.
     pub(crate) fn list(&self, now: Moment) -> Vec<(String, String, QuotaLevel)> {
         let mut known = lock(&self.0);
         known.retain(|_, seen| now - seen.at < REMEMBERED);
@@ -73,9 +73,9 @@ impl Quotas {
         known.iter().map(row).collect()
     }
 
-    /// Returns the quota behind a pause for a reserve. Some of the quota is left, at most the
-    /// fraction `reserve`, and the pause ends with the quota's reset at the latest. A longer pause is
-    /// the upstream's.
+    /// Returns the quota that a pause saves for other users, if that is the reason of the pause:
+    /// some of the quota is left, but at most the fraction `reserve`, and the pause ends when the
+    /// quota is full again, or earlier. `None` for other pauses; those the upstream asked for.
     pub(crate) fn kept(&self, of: QuotaId, reserve: f64, ends: Moment, now: Moment) -> Option<QuotaReserve> {
         let known = lock(&self.0);
         let is_named = known.keys().any(|(resource, _)| ResourceId::named(resource) == of.resource);
@@ -86,7 +86,8 @@ impl Quotas {
         meant.filter_map(|(_, seen)| seen.kept(reserve, ends, now)).min_by_key(|kept| kept.left)
     }
 
-    /// Returns a pause's quota in words: `gate`, `class reads`, `core of credential 1a2b3c`.
+    /// Returns a description of the quota that a pause is about: `gate`, `class reads`, `core of
+    /// credential 1a2b3c`.
     pub(crate) fn describe(&self, quota: QuotaId, policy: &Policy) -> String {
         let QuotaId { holder, resource } = quota;
         let is_of = |class: &&ClassPolicy| ResourceId::of_class(&class.name) == resource;

@@ -32,8 +32,8 @@ pub(crate) struct Responder {
     pub(crate) gate: Arc<str>,
     kind: ApiKind,
     clock: Clock,
-    /// The number of refusals, to vary Retry-After: it is hashed, so that no two processes vary
-    /// alike and no state needs a lock.
+    /// The number of refusals so far. A hash of it varies Retry-After: no two processes vary in the
+    /// same way, and no lock is needed.
     refusals: AtomicU64,
     hasher: RandomState,
 }
@@ -45,7 +45,7 @@ impl Responder {
         Self { gate, kind, clock, refusals: AtomicU64::new(0), hasher: RandomState::new() }
     }
 
-    /// Answers a call without an upstream response.
+    /// Returns the gate's own answer to a call that got no response from the upstream.
     pub(crate) fn answer(&self, failure: &CallFailure, context: &CallContext) -> Response<Body> {
         let class = context.config.meters.class_name(context.call.class);
         let method = &context.method;
@@ -62,13 +62,13 @@ impl Responder {
         }
     }
 
-    /// Answers a request the guard refuses.
+    /// Returns the answer to a request that the guard refused.
     pub(crate) fn turned_away(&self, status: StatusCode, violation: &dyn Display, method: &Method) -> Response<Body> {
         let message = format!("tidegate: gate {:?}: {violation}", self.gate);
         self.build(&OwnAnswer::new(status, message), method)
     }
 
-    /// Answers a call after its handling has panicked.
+    /// Returns the answer to a call whose handling has panicked.
     pub(crate) fn broken(&self) -> Response<Body> {
         let message = format!("tidegate: gate {:?}: a panic in the gate itself; its log has the cause", self.gate);
         let status = StatusCode::INTERNAL_SERVER_ERROR;
@@ -112,8 +112,8 @@ impl Responder {
         response
     }
 
-    /// Lengthens the retry time of queue refusals by up to a fifth: otherwise all calls refused
-    /// together would come back together.
+    /// Adds up to a fifth to the retry time of a call, unless its key or its deadline is the
+    /// reason: otherwise all calls refused together would be retried together.
     fn spread(&self, seconds: u64, reason: Reason) -> u64 {
         if reason.concerns_key() || reason == Reason::Deadline {
             return seconds;
@@ -147,13 +147,14 @@ impl Responder {
     }
 }
 
-/// Returns true if the upstream failed and clients may retry; the other failures are the gate's own
-/// or concern its credentials.
+/// Returns true if a provider's SDK should see the failure as the upstream's, and may retry. False
+/// if the gate refused the client or its request broke off.
 fn speaks_of_the_upstream(failure: &CallFailure) -> bool {
     !matches!(failure, CallFailure::Client | CallFailure::Denied(_) | CallFailure::Forbidden(_))
 }
 
-/// Adds the headers marking an answer as the gate's own.
+/// Adds the headers that every answer of the gate itself has: one against caching, and one with the
+/// reason of a refusal.
 fn mark(headers: &mut HeaderMap, reason: Option<Reason>) {
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     if let Some(reason) = reason {
@@ -161,9 +162,8 @@ fn mark(headers: &mut HeaderMap, reason: Option<Reason>) {
     }
 }
 
-/// Returns the status of a failure of the gate's own (docs/internals/design.md, "The gate's own
-/// failures"), and its Retry-After. It means to the client nearly what the same failure would have
-/// meant without a gate.
+/// Returns the status and the Retry-After for a failure (docs/internals/design.md, "The gate's own
+/// failures"). They are chosen so that clients react nearly as they would without a gate.
 fn own_failure(failure: &CallFailure, verb: Verb, method: &Method) -> (StatusCode, Option<u64>) {
     let safe = *method == Method::GET || *method == Method::HEAD;
     match failure {
@@ -185,7 +185,8 @@ fn own_failure(failure: &CallFailure, verb: Verb, method: &Method) -> (StatusCod
     }
 }
 
-/// Returns whole seconds, rounded up, at least one: client-go reads nothing else.
+/// Returns a wait in whole seconds, rounded up, at least one: client-go understands no other
+/// Retry-After.
 fn whole_seconds(wait: Duration) -> u64 {
     let up = u64::from(wait.subsec_nanos() > 0);
     wait.as_secs().saturating_add(up).clamp(1, LONGEST)

@@ -1,4 +1,5 @@
-//! Revalidation: answers are kept, and a client gets the kept one after a 304 from the upstream.
+//! Revalidation: the gate stores answers, and sends a stored one to the client if the upstream
+//! answers 304.
 //!
 //! An answer with an ETag is kept in memory for the client that asked. When it asks again, the call
 //! goes upstream as always, with If-None-Match. If the upstream answers 304, the client gets the kept answer, byte for byte. Every request goes to the
@@ -27,7 +28,7 @@ use self::rules::{Proof, Rules};
 use self::store::AnswerStore;
 use crate::upstream::hides_fields;
 
-/// The kept answers of a gate. Cheap to clone.
+/// The stored ("kept") answers of a gate. Cheap to clone.
 #[derive(Clone, Default)]
 pub(crate) struct Answers {
     shared: Arc<AnswersState>,
@@ -36,34 +37,34 @@ pub(crate) struct Answers {
 #[derive(Default)]
 struct AnswersState {
     store: Mutex<AnswerStore>,
-    /// Set once a 304 named an ETag other than the one asked about, so that ETags of this upstream
-    /// are not used.
+    /// Set once a 304 named an ETag other than the one in the request: from then on the ETags of
+    /// this upstream are not used.
     names_mislead: AtomicBool,
 }
 
-/// A request to be revalidated, with the kept answer if there is one.
+/// A request whose answer may be stored, with the stored answer if there is one.
 pub(crate) struct Question {
     answers: Answers,
     identity: Arc<Identity>,
-    /// The request without the conditions added here.
+    /// The request as the client sent it, without the added conditions.
     request: request::Parts,
     kept: Option<Arc<KeptAnswer>>,
 }
 
-/// What the upstream's response means for the kept answer.
+/// What the upstream's response means for the stored answer.
 pub(crate) enum Reply {
-    /// The response goes to the client and is not kept.
+    /// The response goes to the client and is not stored.
     Pass,
-    /// The response goes to the client and is kept as it flows.
+    /// The response goes to the client, and a copy is stored.
     New(Box<AnswerRecorder>),
-    /// The kept answer still holds: the client gets this head and body.
+    /// The stored answer is still current: the client gets this head and body.
     Unchanged(Box<response::Parts>, Bytes),
-    /// The 304 does not confirm the kept answer: this request must be made again without
+    /// The 304 does not confirm the stored answer: this request must be sent again without
     /// conditions.
     Unproven(Box<request::Parts>),
 }
 
-/// Keeps a response as it flows. If it is dropped before the end, nothing is kept.
+/// Copies a response as it flows to the client, and stores the copy when it is complete.
 pub(crate) struct AnswerRecorder {
     answers: Answers,
     identity: Arc<Identity>,
@@ -80,13 +81,15 @@ impl Answers {
         self.shared.names_mislead.store(false, Ordering::Relaxed);
     }
 
-    /// Returns the bytes of kept answers, and of kept bodies still being sent to clients.
+    /// Returns the memory taken by stored answers, and by bodies of dropped ones that clients still
+    /// read.
     pub(crate) fn bytes(&self) -> usize {
         lock(&self.shared.store).bytes()
     }
 
-    /// Adds the condition for the kept answer to a request. `None` if the request must not be
-    /// changed. `version` is that of the gate's own credential and client certificate.
+    /// Adds the condition for a stored answer to a request, if there is one. `None` if the request
+    /// must not be changed. `version` numbers the gate's own credential and client certificate: an
+    /// answer obtained with others does not count.
     pub(crate) fn ask(&self, parts: &mut request::Parts, version: [u64; 2]) -> Option<Question> {
         if self.shared.names_mislead.load(Ordering::Relaxed) || !may_ask(parts) {
             return None;
@@ -108,7 +111,7 @@ impl Answers {
 // === impl Question ===
 
 impl Question {
-    /// Decides by the upstream's response head what the client gets.
+    /// Decides from the upstream's response head what the client gets.
     pub(crate) fn answered(self, head: &response::Parts) -> Reply {
         match (head.status, &self.kept) {
             (StatusCode::NOT_MODIFIED, Some(kept)) => {
@@ -156,7 +159,7 @@ impl Question {
         Reply::Unproven(Box::new(request))
     }
 
-    /// Drops the kept answer, because the upstream has another.
+    /// Drops the stored answer, because the upstream's answer is now another.
     fn forget(self) -> Reply {
         lock(&self.answers.shared.store).forget(&self.identity);
         Reply::Pass
@@ -166,8 +169,7 @@ impl Question {
 // === impl AnswerRecorder ===
 
 impl AnswerRecorder {
-    /// Adds a frame to the answer being kept. Returns false if there is no room for it: nothing
-    /// will be kept.
+    /// Adds a frame to the copy. Returns false if there is no room for it; then nothing is stored.
     pub(crate) fn keep(&mut self, frame: &Frame<Bytes>) -> bool {
         let fits = match (&mut self.draft, frame.data_ref()) {
             (Some(draft), Some(data)) if draft.has_room(data.len()) => {
@@ -200,7 +202,7 @@ impl AnswerRecorder {
     }
 }
 
-/// Returns true for a GET or HEAD without body, conditions, ranges or `no-store`.
+/// Returns true for a GET or HEAD without a body, conditions, ranges or `no-store`.
 fn may_ask(parts: &request::Parts) -> bool {
     let headers = &parts.headers;
     let has_body = headers.contains_key(http::header::TRANSFER_ENCODING)
@@ -216,8 +218,8 @@ fn may_ask(parts: &request::Parts) -> bool {
 }
 
 const NO_STORE: &str = "no-store";
-/// Request headers such as the client's own conditions: the answer to them means something to
-/// that client only.
+/// Request headers with conditions or ranges of the client's own: only that client can use the
+/// answer to them.
 const OWN_CONDITIONS: [http::HeaderName; 7] = [
     http::header::IF_MATCH,
     http::header::IF_MODIFIED_SINCE,

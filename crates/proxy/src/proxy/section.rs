@@ -1,8 +1,8 @@
 //! A gate of the configuration (a section), and what the gates made from it share.
 //!
-//! They share the settings in force and their number, the metrics, the log, and the bounds on
-//! memory. Each gate owns its limiter, keys and connections ([`GateParts`]), so that it is cheap to
-//! make and to drop while others run.
+//! Those gates share the current settings, the metrics, the log, and the bounds on memory. Each of
+//! them owns its limiter, keys and connections ([`GateParts`]), so that one gate is cheap to make
+//! and to drop while others run.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::AtomicUsize;
@@ -28,7 +28,7 @@ pub(crate) struct Section {
     pub(crate) tls: Option<Arc<tls::Listener>>,
     clients: Option<Arc<Clients>>,
     pub(crate) clock: Clock,
-    /// The settings in force, with their number, the metrics and the log.
+    /// The current settings with their number, the metrics and the log.
     pub(crate) config: Arc<CurrentConfig>,
     /// Counts the bytes of large heads and of answers not read yet.
     pub(crate) buffers: Buffers,
@@ -122,7 +122,7 @@ impl Section {
         lock(&self.gates).iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// Applies the settings a reload can change to all gates at once.
+    /// Applies the settings that a reload can change to all gates made from this one.
     pub(crate) fn reconfigure(&self, mut options: Options) {
         let gates = lock(&self.gates);
         let before = self.config.get();
@@ -143,8 +143,8 @@ impl Section {
     }
 }
 
-/// Divides the memory for kept answers among the gates with calls. Where there are hosts, the first
-/// gate is only a template and gets none.
+/// Divides the memory for stored answers among the gates that serve calls. If the section lists
+/// hosts, its first gate is only a template and gets none.
 fn bound_answers(gates: &[Weak<GateParts>], gate: &spec::Gate) {
     let gates: Vec<_> = gates.iter().filter_map(Weak::upgrade).collect();
     let sharers = gates.len() - usize::from(gate.hosts.is_some());

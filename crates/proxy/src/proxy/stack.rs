@@ -32,7 +32,7 @@ pub(crate) type BoxBody = tower_http::body::UnsyncBoxBody<bytes::Bytes, tower_ht
 /// for a connection is large, and exists once.
 pub(crate) type Path = CatchPanic<Answerer, PanicAnswer>;
 
-/// The first step of the path, different for each kind of listener.
+/// The first step of the path: it depends on the kind of listener.
 #[derive(Clone, derive_more::Debug)]
 #[debug("Answerer")]
 pub(crate) struct Answerer(Arc<dyn Fn(Request<Inbound>) -> PendingAnswer + Send + Sync>);
@@ -54,7 +54,7 @@ pub(crate) fn stack(gate: &Arc<GateParts>, peer: Peer) -> Path {
     })
 }
 
-/// Makes the service of a connection: `enter` answers a request, and panics become a 500.
+/// Builds the service of a connection: it answers requests with `enter`, and a panic with a 500.
 pub(crate) fn path(
     responder: Arc<Responder>,
     enter: impl Fn(Request<Inbound>) -> PendingAnswer + Send + Sync + 'static,
@@ -66,7 +66,7 @@ pub(crate) fn path(
         .service(Answerer(Arc::new(enter)))
 }
 
-/// Answers a call that has passed the guard. The future is the only box of a request.
+/// Answers a call that the guard let pass. The call's only allocation as a future is this box.
 pub(crate) fn answer(
     gate: Arc<GateParts>,
     mut request: PendingCall,
@@ -113,8 +113,8 @@ pub(crate) fn answer(
     })
 }
 
-/// Makes a call again without conditions, under all limits, because the upstream's 304 did not
-/// confirm the kept answer.
+/// Sends a call again without conditions, under all limits, because the upstream's 304 did not
+/// confirm the stored answer.
 async fn ask_plainly(
     gate: &GateParts,
     request: Parts,
@@ -139,7 +139,7 @@ impl Service<Request<Inbound>> for Answerer {
     }
 }
 
-/// Answers a call after its handling has panicked.
+/// Answers a call whose handling has panicked.
 #[derive(Clone, Debug)]
 pub(crate) struct PanicAnswer(Arc<Responder>);
 

@@ -9,7 +9,8 @@ use crate::limit::{Ask, StoreAnswer, StoreFailure};
 #[debug("Stores")]
 pub struct Stores(Arc<Hand>);
 
-/// Receives the answers to a batch of requests; must be called once, whatever they are.
+/// The callback for the answers to a batch of requests. It must be called once, even if all
+/// requests fail.
 pub type Done = Box<dyn FnOnce(Vec<Result<StoreAnswer, StoreFailure>>) + Send>;
 
 type Hand = dyn Fn(Vec<Ask>, Done) + Send + Sync;
@@ -17,7 +18,7 @@ type Hand = dyn Fn(Vec<Ask>, Done) + Send + Sync;
 // === impl Stores ===
 
 impl Stores {
-    /// Sends through `ask`; it gets all requests one gate has for one store at a time.
+    /// Makes a sender that calls `ask` with each batch: the requests of one gate to one store.
     pub fn new(ask: impl Fn(Vec<Ask>, Done) + Send + Sync + 'static) -> Self {
         Self(Arc::new(ask))
     }
@@ -28,7 +29,7 @@ impl Stores {
 }
 
 impl Default for Stores {
-    /// Returns a value without a store: no request is ever answered.
+    /// Returns a sender without stores: every request fails at once.
     fn default() -> Self {
         Self::new(|asks, done| done(vec![Err(StoreFailure::Wrong); asks.len()]))
     }

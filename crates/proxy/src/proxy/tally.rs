@@ -1,5 +1,5 @@
-//! The recent past of a gate: ten minutes of counts, and the last refusals. They are shown to
-//! people and decide nothing.
+//! A gate's counts since the start, its last ten minutes and its last refusals. They are only shown
+//! to people; no limit depends on them.
 
 mod callers;
 mod errors;
@@ -31,10 +31,10 @@ use crate::moment::Moment;
 use crate::status;
 use crate::telemetry::table;
 
-/// Counts admitted and refused calls, for the status page.
+/// The counters of a gate's calls, for the status page.
 #[derive(Debug)]
 pub(crate) struct Tally {
-    /// The upstream's host, if the gate is one of several behind the egress listener.
+    /// The upstream's host, if the gate is one of several made for hosts of the egress listener.
     pub(crate) host: Option<Arc<str>>,
     clock: Clock,
     admitted: AtomicU64,
@@ -49,15 +49,15 @@ pub(crate) struct Tally {
     pub(crate) quotas: Quotas,
     /// The objects called too often, or in vain.
     pub(crate) hot: Hot,
-    /// The latest errors of failing keys.
+    /// The latest error of each failing key.
     pub(crate) errors: LastErrors,
-    /// What the limits would have done to calls in shadow.
+    /// What the limits would have done to calls in shadow mode.
     pub(crate) shadow: Shadow,
-    /// What the candidate would have done.
+    /// The comparison with a candidate's limits, if the gate has a candidate.
     pub(crate) twin: Twin,
 }
 
-/// The calls that left without asking a limit, here and as a metric.
+/// The number of calls sent without limits during a bypass, as a count and as a metric.
 #[derive(Debug)]
 struct Bypassed {
     calls: AtomicU64,
@@ -71,8 +71,7 @@ struct Lately {
     history: status::History,
     /// Seconds since the start.
     second: u64,
-    /// The seconds of the current step of the history, with the counts at its start and the most
-    /// waiting calls.
+    /// The number of seconds in the history's current step so far.
     seconds: u32,
     counted: (u64, u64),
     waiting: usize,
@@ -80,12 +79,12 @@ struct Lately {
     rejections: [(u64, Moment); Rejection::ALL.len()],
 }
 
-/// Refused calls of one kind, with their number.
+/// Refused calls of the same class, reason and object, counted together.
 #[derive(Debug)]
 struct RefusalRow {
     at: Moment,
     reason: Reason,
-    /// Verb and resource, for a status page without names.
+    /// Verb and resource, shown in place of the object's name on a status page without names.
     what: String,
     shown: status::Refusal,
 }
@@ -123,23 +122,24 @@ impl Tally {
         (self.admitted.load(Relaxed), self.refused.load(Relaxed))
     }
 
-    /// Counts a call that passed without limits.
+    /// Counts a call sent without limits during a bypass.
     pub(crate) fn bypassed(&self) {
         self.bypassed.calls.fetch_add(1, Relaxed);
         self.bypassed.exported.increment(1);
     }
 
-    /// Counts a call answered from a kept answer.
+    /// Counts a call that got a stored answer, confirmed by the upstream.
     pub(crate) fn revalidated(&self) {
         self.revalidated.fetch_add(1, Relaxed);
     }
 
-    /// Counts a response with links leading past the gate. Returns true the first time.
+    /// Counts a response with links to the upstream itself, which bypass the gate. Returns true the
+    /// first time.
     pub(crate) fn passed_links(&self) -> bool {
         self.links_passed.fetch_add(1, Relaxed) == 0
     }
 
-    /// Counts a call the upstream rejected.
+    /// Counts a call that the upstream rejected for this reason.
     pub(crate) fn rejected(&self, by: Rejection) {
         let now = self.clock.now();
         if let Some((count, at)) = lock(&self.lately).rejections.get_mut(by as usize) {
@@ -171,7 +171,8 @@ impl Tally {
         lately.refusals.truncate(REFUSALS);
     }
 
-    /// Takes the counts of one second; `waiting` calls wait now. Called every second.
+    /// Adds the last second to the history; `waiting` is the number of calls waiting now. Called
+    /// every second.
     pub(crate) fn second(&self, waiting: usize) {
         let admitted = self.admitted.load(Relaxed);
         let refused = self.refused.load(Relaxed);
@@ -198,7 +199,7 @@ impl Tally {
         (lately.seconds, lately.counted) = (0, (admitted, refused));
     }
 
-    /// Adds all counts to the gate's status. Without `names` no object's name is in it.
+    /// Adds all counts to the gate's status. Without `names`, object names are left out.
     pub(crate) fn tell(&self, gate: &mut status::GateStatus, names: bool) {
         gate.admitted = self.admitted.load(Relaxed);
         gate.refused = self.refused.load(Relaxed);

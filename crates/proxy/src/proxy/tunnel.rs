@@ -1,9 +1,10 @@
 //! Tunnels: a client's connection after its call has switched protocols.
 //!
-//! A call that asks to switch carries the [`UpgradeSlot`] of its connection. When the upstream has
-//! switched, the call leaves a [`Tunnel`] there; once hyper has written the 101 and released the
-//! connection, the connection's own task finds it and carries the bytes. Two buffers of 16 KiB (a
-//! TLS record's worth) are all that a tunnel holds; a side that does not read stops the other.
+//! A call that asks for another protocol carries the [`UpgradeSlot`] of its connection. When the
+//! upstream has switched, the call puts a [`Tunnel`] into that slot. Once hyper has written the 101
+//! and released the connection, the connection's own task takes the tunnel and carries the bytes. A
+//! tunnel holds only two buffers of 16 KiB (a TLS record's worth); if one side does not read, the
+//! other must stop sending.
 
 use std::io;
 use std::pin::Pin;
@@ -28,7 +29,7 @@ use crate::upstream::Protocol;
 #[derive(Clone, Default)]
 pub(crate) struct UpgradeSlot(Arc<Mutex<Option<Tunnel>>>);
 
-/// What a call asking for another protocol needs to make a tunnel later.
+/// What a call that asks for another protocol needs to make a tunnel, if the upstream agrees.
 pub(crate) struct Switch {
     pub(crate) protocol: Protocol,
     slot: UpgradeSlot,
@@ -68,7 +69,7 @@ struct Side<'a, S> {
 // === impl UpgradeSlot ===
 
 impl UpgradeSlot {
-    /// Returns the tunnel, if a call left one.
+    /// Returns the tunnel, if a call has put one there.
     pub(crate) fn take(&self) -> Option<Tunnel> {
         lock(&self.0).take()
     }
@@ -84,8 +85,8 @@ impl UpgradeSlot {
 // === impl Switch ===
 
 impl Switch {
-    /// Returns what is needed to switch, if the call asks for another protocol and its connection
-    /// can.
+    /// Returns what is needed to switch protocols; `None` if the call does not ask for it, or its
+    /// connection cannot switch.
     pub(crate) fn asked(parts: &mut Parts) -> Option<Self> {
         let slot = parts.extensions.remove::<UpgradeSlot>()?;
         let client = parts.extensions.remove::<OnUpgrade>()?;
@@ -93,7 +94,7 @@ impl Switch {
         Some(Self { protocol, slot, client })
     }
 
-    /// Makes the tunnel, because the upstream has switched.
+    /// Puts the tunnel into the connection's slot, because the upstream has switched.
     pub(crate) fn tunnel(self, upstream: OnUpgrade) -> UpgradeSlot {
         *lock(&self.slot.0) = Some(Tunnel { client: self.client, upstream, in_flight: None });
         self.slot
@@ -118,14 +119,15 @@ impl Tunnel {
     }
 }
 
-/// Carries bytes both ways until both sides have ended, and returns how many went up and down. When
-/// one side stops sending, the other is told; when one breaks, the other is closed. Once a side has
-/// ended, the client's connection counts as idle since the last byte.
+/// Carries bytes both ways until both sides have ended, and returns the numbers of bytes to the
+/// upstream and to the client. When one side stops sending, the other is told so; when one breaks,
+/// the other is closed. After the first side has ended, the client's connection counts as idle
+/// since the last byte.
 ///
 /// # Errors
-/// A side broke, or one has ended and the other was silent for [`HALF_CLOSED`] since: nobody reads
-/// its bytes any more, and the tunnel would keep its place for as long as it is silent. A side that
-/// has yet to read is not silent: `kubectl exec | less` may pause.
+/// A side broke, or one side had ended and the other was silent for [`HALF_CLOSED`]: nobody reads
+/// its bytes any more, and the tunnel would stay open as long as the silence. A side that has bytes
+/// still to read does not count as silent: `kubectl exec | less` may pause.
 pub(crate) async fn carry<C, U>(
     client: C,
     upstream: U,
@@ -162,7 +164,7 @@ where
 // === impl Side ===
 
 impl<S> Side<'_, S> {
-    /// Records whether the side accepted what was written, and returns the result.
+    /// Records whether the side accepted the bytes, and returns `written` unchanged.
     fn wrote<T>(&self, written: Poll<T>) -> Poll<T> {
         self.is_stuck.store(written.is_pending(), Relaxed);
         if written.is_ready() {
@@ -201,7 +203,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Side<'_, S> {
     }
 }
 
-/// The longest silence of a tunnel with one side ended.
+/// The longest silence of the other side of a tunnel after one side has ended.
 const HALF_CLOSED: Duration = Duration::from_secs(60);
 
 /// The size of each direction's buffer: a TLS record.

@@ -1,4 +1,4 @@
-//! The operator's view of a running gate, and the operator's orders.
+//! The operator's view of a running gate, and the operator's commands.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -23,7 +23,7 @@ use crate::upstream::Occupancy;
 // === impl Gate ===
 
 impl Gate {
-    /// Returns the gate's state for the status page. Without `names`, it has no name of an object.
+    /// Returns the gate's state for the status page. Without `names`, object names are left out.
     #[must_use]
     pub async fn status(&self, names: bool) -> status::GateStatus {
         let own = self.own();
@@ -100,8 +100,8 @@ impl Gate {
         }
     }
 
-    /// Returns a sentence with the number of paused credentials, because it is unknown here whether
-    /// the call has one of them.
+    /// Returns a sentence with the number of paused credentials; `None` if none is paused. It
+    /// cannot say more, because the credential of the explained call is unknown.
     fn paused_credentials(&self) -> Option<String> {
         let pauses = self.own().driver.look(|limiter, now| limiter.pauses(now));
         let of = |pause: &PauseView| Some(pause.quota.holder).filter(|holder| *holder != 0);
@@ -121,8 +121,8 @@ impl Gate {
         Some(format!("{who} paused: {}; that ends in {ends}.", self.pause(last).because()))
     }
 
-    /// Forgets the failing keys with names that `is_meant` selects: their next calls go at once.
-    /// Returns how many.
+    /// Forgets the failing keys whose names `is_meant` selects, so that their next calls are not
+    /// delayed. Returns how many there were.
     pub async fn forget(&self, is_meant: &(dyn Fn(&str) -> bool + Sync)) -> usize {
         let mut keys = 0;
         for driver in self.own().drivers() {
@@ -133,8 +133,8 @@ impl Gate {
         keys
     }
 
-    /// Ends the upstream's pauses; with `everywhere`, also at the other gates sharing buckets.
-    /// Returns how many there were.
+    /// Ends the pauses that the upstream asked for, and returns how many there were. With
+    /// `everywhere`, also ends them at the gates that share a bucket.
     pub fn lift_pauses(&self, everywhere: bool) -> usize {
         let pauses = self.own().drivers().map(|driver| driver.lift_pauses(everywhere)).max().unwrap_or_default();
         table::LIFTED.counter(&[self.name()]).increment(u64::try_from(pauses).unwrap_or(u64::MAX));
@@ -152,8 +152,8 @@ impl Gate {
         self.own().driver.bypassed_until().is_some()
     }
 
-    /// Lets every call pass without limits for this time; `None` ends that now. Meanwhile the
-    /// limits count as usual.
+    /// Lets every call pass without limits for this time; `None` ends a bypass. Calls are still
+    /// counted, so that the limits are right afterwards.
     pub fn bypass(&self, how_long: Option<Duration>) {
         let was_on = self.is_bypassed();
         self.own().driver.bypass(how_long.map(|how_long| self.section.clock.now() + how_long));
@@ -167,8 +167,8 @@ impl Gate {
         }
     }
 
-    /// Explains a call: how the gate classifies it, and what would happen to it now. Nothing is
-    /// spent.
+    /// Explains how the gate classifies a call, and what would happen to it now. The call is not
+    /// made, and takes no token.
     pub fn explain(&self, method: &Method, uri: &Uri, headers: &HeaderMap) -> status::Explanation {
         let own = self.own();
         let (config, call, preview, twin) = loop {
@@ -222,7 +222,7 @@ impl Gate {
         }
     }
 
-    /// Returns sentences about what else would affect the call, beside the limits.
+    /// Returns sentences about what else affects the call, such as a bypass or paused credentials.
     fn notes(&self, call: &ClassifiedCall) -> Vec<String> {
         let now = self.own().driver.look(|limiter, now| limiter.overview(now));
         let connections = vec![self.connections(call.group)];
@@ -240,8 +240,8 @@ impl Gate {
         status::Connections { group: group.to_string(), connections, used, free, down }
     }
 
-    /// Describes a failing key. An error message may quote anything, so it is only shown with
-    /// names.
+    /// Describes a failing key. Its error message is left out if `name` is not given, because it
+    /// may quote any name.
     fn failing_key(&self, name: Option<&String>, key: &Key, state: &KeyState) -> status::FailingKey {
         let words = self.own().tally.errors.find(key, state.last_status).unwrap_or_default();
         status::FailingKey {
@@ -256,7 +256,7 @@ impl Gate {
     }
 }
 
-/// Returns the decision of a candidate.
+/// Returns a candidate's decision for the status.
 fn decided(preview: &Preview, now: Moment) -> status::Decided {
     let decided =
         |now: &str, reason: &str, seconds| status::Decided { now: now.to_owned(), reason: reason.to_owned(), seconds };
@@ -325,5 +325,5 @@ fn shared_view(view: &SharedView) -> status::SharedBucket {
     }
 }
 
-/// The most keys in the status: a page is for reading.
+/// The most failing keys in the status: a page is for reading.
 const SHOWN: usize = 100;

@@ -1,8 +1,8 @@
 //! Keys read from the request body: the object's name in a `create`, or a digest of an operation.
 //!
-//! The body is read before the call leaves only while some key of the same collection or path
-//! fails, and for a short time at most. For a name it is read up to the name; a digest needs the
-//! whole body.
+//! Reading the body delays the call, so it is done only while some key of the same collection or
+//! path is failing, and for at most 100 ms. For a name it is read up to the name; a digest needs
+//! the whole body.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -16,8 +16,8 @@ use crate::classify::KeySource;
 use crate::proxy::observe::CallContext;
 use crate::proxy::parts::GateParts;
 
-/// Returns the key in the body of a call; `None` if it is not worth reading, or the key cannot be
-/// known.
+/// Returns the key found in the body of a call; `None` if no key of its collection is failing, or
+/// if the body does not show the key in time.
 pub(super) async fn key_in_body(gate: &GateParts, request: &mut PendingCall, context: &CallContext) -> Option<Key> {
     let call = &context.call;
     let collection = call.key.collection().filter(|_| call.key.needs_body())?;

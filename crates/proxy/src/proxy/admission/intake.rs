@@ -20,7 +20,8 @@ pub(super) struct Intake {
     trailers: Option<HeaderMap>,
     /// True once the body was read to its end.
     pub(super) is_whole: bool,
-    /// True if there is no body. An empty chunked body is not the same, because it is sent as one.
+    /// True if there is no body. A chunked body without bytes is not meant: it is forwarded as such
+    /// a body.
     is_none: bool,
 }
 

@@ -1,9 +1,10 @@
-//! Shadow: a limiter decides about a call, and the call goes at once.
+//! Shadow mode: calls are sent at once, and a limiter records what it would have done with them.
 //!
-//! A call that may go takes the limiter's own permit. A call that would wait is admitted without
-//! limits, and a task waits in its place. When the task's turn comes, the wait is counted, and the
-//! limiter learns the outcome of the call as soon as it is known. A call that would be refused is
-//! admitted too; nothing is learned from it, because the gate would not have sent it.
+//! A call that the limiter lets through takes its permit. A call that would have to wait is sent
+//! without limits, and a task waits in its place. When the task's turn comes, the wait is counted,
+//! and the limiter gets the outcome of the call as soon as it is known. A call that would be
+//! refused is sent too; the limiter does not learn from its outcome, because without shadow mode
+//! there would be none.
 //!
 //! It cannot be known when a refused caller would have retried, or how the upstream would have
 //! answered under less load. (If the call has ended before its task's turn, the task gives its slot
@@ -26,14 +27,15 @@ use crate::proxy::parts::GateParts;
 use crate::proxy::tally::Tally;
 use crate::telemetry::table;
 
-/// Counts the would-be fate of a call in shadow.
+/// A counter of the waits and refusals that calls in shadow mode would have met.
 struct Counter {
     config: Arc<GateConfig>,
     tally: Arc<Tally>,
     class: ClassId,
 }
 
-/// Shows a call in force to the limiter of calls in shadow, if there is one, as the call leaves.
+/// Counts a call of an enforced class in the limiter for classes in shadow mode, if the gate has
+/// one: both kinds of calls load the same upstream.
 pub(super) fn follow(gate: &GateParts, permit: HeldPermit, request: &Parts, context: &CallContext) -> HeldPermit {
     let CallContext { config, call, key, .. } = context;
     if gate.shadow_limiter.get().is_none() || !config.has_shadow || permit.is_exempt() {
@@ -46,7 +48,8 @@ pub(super) fn follow(gate: &GateParts, permit: HeldPermit, request: &Parts, cont
     permit.beside(self::permit(gate, verdict, &arrival, request, config))
 }
 
-/// Returns the permit of the limiter that decides about calls in shadow: always one, at once.
+/// Returns a permit to send a call in shadow mode at once, and counts what the limiter would have
+/// done with it (`verdict`).
 pub(super) fn permit(
     gate: &GateParts,
     verdict: Verdict,
@@ -81,7 +84,8 @@ pub(super) fn permit(
     unmetered(Some(told), Some(ended))
 }
 
-/// Waits for a turn in the place of a call that has left, and takes over the call's outcome.
+/// Waits in the queue in the place of a call that was sent already, and reports the call's outcome
+/// to the limiter.
 async fn shadow_task(
     driver: Driver,
     mut ticket: HeldTicket,
@@ -126,7 +130,7 @@ async fn shadow_task(
 // === impl Counter ===
 
 impl Counter {
-    /// Returns the counter of a class; `None` if the class is in force.
+    /// Returns the counter of a class; `None` if the class is not in shadow mode.
     fn of(gate: &GateParts, config: &Arc<GateConfig>, class: ClassId) -> Option<Self> {
         let count = || Self { config: Arc::clone(config), tally: Arc::clone(&gate.tally), class };
         config.is_in_shadow(class).then(count)

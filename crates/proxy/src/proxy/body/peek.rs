@@ -22,8 +22,8 @@ pub(crate) struct PeekBody<B: HttpBody> {
     read: VecDeque<Option<Result<Frame<Bytes>, B::Error>>>,
     /// The declared length of the body, less what was passed on.
     hint: SizeHint,
-    /// Set once the pause before an error was made. It lets earlier bytes leave: when a body
-    /// breaks, hyper drops what it has not flushed, even the head.
+    /// Set once there was a pause before an error is passed on. In the pause hyper sends the
+    /// earlier bytes: when a body breaks, hyper drops what it has not flushed, even the head.
     has_paused: bool,
     rest: B,
 }

@@ -1,8 +1,8 @@
-//! Guards around a call's ticket, permit, receipt and slot: dropping one gives it back to the
-//! limiter, whatever happened to the call.
+//! Guards around a call's ticket, permit, receipt and slot: a guard that is dropped gives its value
+//! back to the limiter, whatever happened to the call.
 //!
-//! The limiter does nothing on Drop, because Drop has no `now`; these guards do, with the driver's
-//! clock.
+//! The limiter's own types cannot do this on Drop, because the limiter needs the current time; the
+//! guards take it from the driver's clock.
 
 use std::task::{Context, Poll};
 
@@ -21,7 +21,7 @@ pub(crate) struct HeldTicket {
     ticket: Option<Ticket>,
 }
 
-/// A permit, until the call is sent with it. Dropping it before gives everything back.
+/// A permit to send one call. Dropping it unused gives its tokens and its slot back.
 pub(crate) struct HeldPermit {
     driver: Driver,
     /// The permit; `None` once it was used.
@@ -29,11 +29,12 @@ pub(crate) struct HeldPermit {
     /// The moment the permit was claimed, to check a bucket's bound (P1).
     pub(crate) claimed: Moment,
     entry: ShadowEntry,
-    /// The permit of the same call by the limiter of calls in shadow.
+    /// The same call's permit from the limiter for classes in shadow mode.
     beside: Option<Box<Self>>,
 }
 
-/// A receipt to be settled with one outcome. Dropping it reports that nothing was learned.
+/// The duty to report a call's outcome to the limiter once. Dropping it reports that nothing was
+/// learned.
 pub(crate) struct OwedReceipt {
     driver: Driver,
     receipt: Option<Receipt>,
@@ -42,38 +43,37 @@ pub(crate) struct OwedReceipt {
     beside: Option<Box<Self>>,
 }
 
-/// A slot, given back when dropped.
+/// A slot (the right to be in flight), given back when dropped.
 pub(crate) struct HeldSlot {
     driver: Driver,
     slot: Option<Slot>,
-    /// Dropped with the slot: so the task that waits in the limiter in the call's place learns that
-    /// the call has ended.
+    /// Dropped with the slot, at the end of the call. This tells the call's task in shadow mode,
+    /// which waits in the limiter, that the call has ended.
     _ended: Option<oneshot::Sender<()>>,
     _beside: Option<Box<Self>>,
 }
 
-/// The part of a call's outcome for the limiter that admitted it.
+/// The part of a call's outcome that is reported to the limiter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Learning {
     #[default]
     All,
-    /// Only a pause that the upstream asks for: other calls must heed it.
+    /// Only a pause that the upstream asks for, because all calls must respect it.
     Pauses,
     Nothing,
 }
 
-/// What is learned of an admitted call, and the task in the place of one that was admitted without
-/// being metered.
+/// How a call sent without limits is reported to the limiter, and to the task that waits in its
+/// place in shadow mode.
 #[derive(Default)]
 pub(crate) struct ShadowEntry {
     pub(crate) learns: Learning,
     pub(crate) told: Option<oneshot::Sender<Settlement>>,
-    /// The task in shadow mode that stands for the call notices when this is dropped: at the end of
-    /// the call's body.
+    /// Dropped at the end of the call's body, which tells the waiting task that the call has ended.
     pub(crate) ended: Option<oneshot::Sender<()>>,
 }
 
-/// The outcome of a call in shadow mode, for the task waiting in its place.
+/// The outcome of a call in shadow mode, for the task that waits in its place.
 pub(crate) struct Settlement {
     pub(crate) answer: Answer,
     pub(crate) key: Option<Key>,
@@ -87,8 +87,9 @@ impl HeldTicket {
         Self { driver: driver.clone(), ticket: Some(ticket) }
     }
 
-    /// Returns the permit when the wait is over, or the refusal, or `None` if no connection could
-    /// be made. Wakes the task whenever that may have changed.
+    /// Returns the permit when the wait is over, or an error: the refusal, or `None` if no
+    /// connection could be made. While the call waits, the task is woken when the limiter may have
+    /// decided.
     pub(crate) fn poll_turn(&mut self, cx: &Context<'_>) -> Poll<Result<HeldPermit, Option<Refusal>>> {
         let Some(ticket) = self.ticket else {
             return Poll::Pending; // the wait is over already
@@ -116,7 +117,7 @@ impl HeldTicket {
     /// Counts `bytes` more of the waiting call's body.
     ///
     /// # Errors
-    /// The bound on waiting bytes is reached; the call has left the queue.
+    /// The bound on the bytes of waiting calls is reached; the call is no longer in its queue.
     pub(crate) fn hold_bytes(&mut self, bytes: usize) -> Result<(), Refusal> {
         let Some(ticket) = self.ticket else { return Ok(()) };
         self.driver.operate(|state, now| state.limiter.hold_bytes(ticket, bytes, now))
@@ -141,7 +142,7 @@ impl HeldPermit {
         Self { driver: driver.clone(), permit: Some(permit), claimed, entry, beside: None }
     }
 
-    /// Adds the permit of the same call by the limiter of calls in shadow.
+    /// Adds the same call's permit from the limiter for classes in shadow mode.
     pub(crate) fn beside(mut self, other: Self) -> Self {
         self.beside = Some(Box::new(other));
         self
@@ -160,7 +161,8 @@ impl HeldPermit {
         HeldTicket::new(&self.driver, ticket)
     }
 
-    /// Uses the permit up for its request.
+    /// Uses the permit to send `request`. Returns the request marked as admitted, the duty to
+    /// report its outcome, and its slot.
     #[expect(clippy::expect_used, reason = "consumes the guard, which had the permit from the beginning")]
     pub(crate) fn admit<T>(mut self, request: T) -> (Admitted<T>, OwedReceipt, HeldSlot) {
         let (admitted, receipt, slot) = self.permit.take().expect(ONCE).admit(request);
@@ -202,14 +204,16 @@ impl OwedReceipt {
         self.beside.iter().for_each(|beside| beside.refund());
     }
 
-    /// Shares the rest of the upstream's quota with the gates of a shared bucket.
+    /// Reports to the limiter that the upstream has `left` requests left in its quota, to be shared
+    /// with the other gates of a shared bucket.
     pub(crate) fn note_left(&self, charged: Charged, left: u32) {
         if let Some(receipt) = self.receipt.as_ref().filter(|_| self.learns == Learning::All) {
             self.driver.operate(|state, now| state.limiter.note_left(receipt, charged, left, now));
         }
     }
 
-    /// Learns what the calls of this action are charged to, if that was not expected.
+    /// Records which of the upstream's quotas calls of this action count toward (`word`), unless
+    /// the limiter expected that one.
     pub(crate) fn learn(&self, action: u64, word: ResourceId) {
         let receipt = self.receipt.as_ref().filter(|_| self.learns != Learning::Nothing);
         if let Some(receipt) = receipt.filter(|receipt| !receipt.was_predicted(word)) {
@@ -217,8 +221,8 @@ impl OwedReceipt {
         }
     }
 
-    /// Reports the outcome. `key` is given if it became known only now; `name` makes its readable
-    /// name in case it begins to fail.
+    /// Reports the outcome. `key` is given if the call's key became known only after it was sent.
+    /// `name` returns the readable name of the key, for the log, if the key begins to fail.
     pub(crate) fn finish(mut self, answer: Answer, key: Option<Key>, name: &dyn Fn() -> String) {
         self.beside.take().into_iter().for_each(|beside| beside.finish(answer, key, name));
         // It may have left.
@@ -252,5 +256,6 @@ impl Drop for HeldSlot {
 
 /// The outcome if nothing was learned about the upstream.
 const NOTHING: Answer = Answer::new(Outcome::Abandoned, None);
-/// The message of an unreachable case: both methods using the permit consume the guard.
+/// The message of a panic that cannot happen: both methods that take the permit out consume the
+/// guard.
 const ONCE: &str = "a permit is in its guard until the guard is consumed";

@@ -1,8 +1,7 @@
-//! Switching points for the model checker of the tests; nothing in the product.
+//! Switching points for the model checker of the tests; they do nothing in a release.
 //!
-//! The driver's only shared state is behind std mutexes that are never held across one of these
-//! points, so a scheduler that may switch here, and only here, sees every interleaving that threads
-//! could.
+//! The driver's only shared state is behind std mutexes, none of them held at a switching point. So
+//! a scheduler that switches only here sees every order of events that threads could produce.
 
 #[cfg(test)]
 use std::cell::Cell;
@@ -22,7 +21,7 @@ pub(super) fn point() {
     }
 }
 
-/// Runs `story` under so many random schedules. Fails if a task waits without end, and names the
+/// Runs `story` under this many random schedules. If a task waits forever, it fails and names the
 /// schedule to replay.
 #[cfg(test)]
 pub(super) fn under_schedules(schedules: usize, story: impl Fn() + Send + Sync + 'static) {

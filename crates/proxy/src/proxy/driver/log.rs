@@ -1,8 +1,8 @@
 //! Log lines about failing keys: when they begin and cease to fail.
 //!
-//! The changes of a second are logged together. A few keys have a line each; many have one line
-//! with the name of the first. While many go on, there is such a line every ten seconds: a webhook
-//! that is down must not push everything else out of the log.
+//! The changes of a second are logged together. Up to five keys have a line each; more have one
+//! line with their number and the first name. Such a line is written at most every ten seconds: a
+//! webhook that is down must not push everything else out of the log.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -14,7 +14,7 @@ use crate::lock;
 use crate::moment::Moment;
 use crate::status::text::duration;
 
-/// The changes of keys not logged yet.
+/// The keys that began or ceased to fail, and are not logged yet.
 #[derive(Debug, Default)]
 pub(super) struct KeyLog(Mutex<PendingNews>);
 
@@ -27,14 +27,15 @@ struct PendingNews {
     news: BTreeMap<KeyChange, News>,
 }
 
-/// The changes of one kind not logged yet.
+/// The keys of one kind of change that are not logged yet.
 #[derive(Debug, Default)]
 struct News {
     /// The number of keys.
     count: usize,
     /// The first few of these keys.
     first: Vec<KeyNews>,
-    /// The end of the time without further lines of this kind, after a line about many keys.
+    /// The time until which no further line of this kind is written, because one about many keys
+    /// was.
     quiet_until: Option<Moment>,
 }
 
@@ -67,14 +68,14 @@ struct Line {
     kind: KeyChange,
     /// The number of keys the line is about.
     count: usize,
-    /// The first of these keys.
+    /// The key named in the line: the first of them.
     told: KeyNews,
 }
 
 // === impl KeyLog ===
 
 impl KeyLog {
-    /// Switches to the texts for shadow mode.
+    /// Uses the log texts for shadow mode from now on.
     pub(super) fn cast_shadow(&self) {
         lock(&self.0).is_shadow = true;
     }
@@ -86,7 +87,7 @@ impl KeyLog {
         self.note(kind, KeyNews { change: 0, name: name.into(), failures: state.failures, failing });
     }
 
-    /// Records that a key ceased to fail or was forgotten.
+    /// Records for the log that a key ceased to fail or was forgotten.
     pub(super) fn ended(&self, ended: KeyEnd) {
         let kind = match ended.why {
             Why::Crowded => KeyChange::Crowded,
@@ -97,7 +98,7 @@ impl KeyLog {
         self.note(kind, KeyNews { change: 0, name: ended.name, failures: ended.failures, failing: None });
     }
 
-    /// Writes the due lines; all of them if this `is_last`.
+    /// Writes the lines that are due, or all of them if `is_last`.
     pub(super) fn write(&self, gate: &str, now: Moment, is_last: bool) {
         for line in self.take(now, is_last) {
             line.write(gate);

@@ -1,4 +1,4 @@
-//! An operator's orders to a running gate, and admission without limits.
+//! An operator's commands to a running gate, and admission without limits.
 
 use super::{Driver, HeldPermit, ShadowEntry, Stale};
 use crate::api::Group;
@@ -9,8 +9,9 @@ use crate::moment::Moment;
 // === impl Driver ===
 
 impl Driver {
-    /// Puts new limits in force, for the configuration of this number (`generation`): `swap`
-    /// replaces the old configuration under the lock, so that no call can come between the two.
+    /// Puts new limits in force, as the configuration number `generation`. `swap` replaces the old
+    /// configuration while the limiter is locked, so that no call sees new limits with an old
+    /// configuration.
     pub(crate) fn reconfigure(&self, policy: Policy, generation: u64, swap: impl FnOnce()) {
         self.operate(|state, now| {
             state.generation = generation;
@@ -19,7 +20,7 @@ impl Driver {
         });
     }
 
-    /// Continues with what the limiter of an earlier process remembered.
+    /// Restores the limiter's state from an earlier process, which ended `gap` ago.
     pub(crate) fn thaw(&self, frozen: &FrozenLimiter, gap: Gap) {
         self.operate(|state, now| state.limiter.thaw(frozen, gap, now));
     }
@@ -30,8 +31,8 @@ impl Driver {
         HeldPermit::new(self, permit, now, entry)
     }
 
-    /// Switches to shadow mode: calls find connections for themselves, so the limiter always has
-    /// room. Call it once.
+    /// Switches to shadow mode: each call finds a connection by itself, so the limiter always
+    /// counts enough connections. Call it once.
     pub(crate) fn cast_shadow(&self) {
         self.shared.key_log.cast_shadow();
         for group in [Group::Exempt, Group::Short, Group::LongRunning] {
@@ -39,14 +40,16 @@ impl Driver {
         }
     }
 
-    /// Gives back the room of a permit, because its call finds a connection for itself.
+    /// Gives back the place on a connection that a permit includes, because the call finds a
+    /// connection by itself.
     pub(crate) fn give_room(&self, permit: &HeldPermit, group: Group) {
         if !permit.is_exempt() {
             self.operate(|state, now| state.limiter.add_room(group, 1, now));
         }
     }
 
-    /// Lets every call pass without limits until a moment; `None` ends that now.
+    /// Lets every call pass without limits until this moment; `None` puts the limits in force
+    /// again.
     pub(crate) fn bypass(&self, until: Option<Moment>) {
         self.operate(|state, now| {
             state.bypass_until = until;
@@ -54,7 +57,7 @@ impl Driver {
         });
     }
 
-    /// Returns until when every call passes without limits, if so.
+    /// Returns the end of a bypass, if calls pass without limits now.
     pub(crate) fn bypassed_until(&self) -> Option<Moment> {
         self.lock().bypass_until
     }
@@ -78,7 +81,7 @@ impl Driver {
         }
     }
 
-    /// Waits until an earlier reload has moved all waiting calls to their new queues.
+    /// Waits until the waiting calls are in the queues of the last reloaded configuration.
     pub(crate) async fn caught_up(&self) {
         self.advance_while(|limiter, _| limiter.is_behind()).await;
     }
@@ -104,8 +107,8 @@ impl Driver {
         self.operate(|state, now| state.limiter.lift_pauses(everywhere, now))
     }
 
-    /// Returns what would happen to a call now. `generation` is the number of the configuration it
-    /// was classified by.
+    /// Returns what would happen to a call now. `generation` is the number of the configuration
+    /// that classified the call.
     ///
     /// # Errors
     /// The configuration was replaced meanwhile.
@@ -117,5 +120,5 @@ impl Driver {
     }
 }
 
-/// More room than there can ever be calls, for shadow mode.
+/// A number of places on connections that calls never use up, for shadow mode.
 const BOUNDLESS: i64 = 1 << 40;

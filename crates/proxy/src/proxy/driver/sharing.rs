@@ -36,7 +36,7 @@ impl Driver {
         }
     }
 
-    /// Sends one batch; `heard` is dropped once it is answered.
+    /// Sends one batch of requests to a store; `heard` is dropped once they are answered.
     fn send(&self, asks: Vec<Ask>, sent: Moment, heard: Option<mpsc::Sender<()>>) {
         let shared = Arc::downgrade(&self.shared);
         let asked = asks.iter().map(|ask| ask.asked).collect::<Vec<_>>();

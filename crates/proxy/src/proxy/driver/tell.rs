@@ -1,8 +1,9 @@
-//! Tells the connection pool how many calls wait for a connection.
+//! Reports to the connection pool how many calls wait for a connection.
 //!
-//! The numbers are totals, so the pool's last one must be the current one. The task that finds a
-//! change tells the pool outside the limiter's lock; meanwhile other tasks leave it to that task,
-//! and it looks again before it stops. So no stale zero can hide a waiting call.
+//! Each report is a total, so the last one must be the current one. The first task that sees a
+//! change reports it outside the limiter's lock. If the number changes meanwhile, other tasks leave
+//! the report to that task, which checks again before it stops. So the pool never keeps an old zero
+//! while a call waits.
 
 use std::sync::{Mutex, OnceLock};
 
@@ -11,10 +12,11 @@ use crate::api::Group;
 use crate::limit::Limiter;
 use crate::lock;
 
-/// Tells the connection pool how many calls wait for a connection.
+/// Reports to the connection pool how many calls wait for a connection.
 #[derive(Default)]
 pub(super) struct Teller {
-    /// Called with a group and the number of its calls waiting for a connection and nothing else.
+    /// Called with a group of calls, and how many of these need a connection and nothing else to be
+    /// sent.
     pub(super) pool: OnceLock<Box<dyn Fn(Group, usize) + Send + Sync>>,
     told: Mutex<Levels>,
 }
@@ -30,14 +32,14 @@ const GROUPS: [Group; 3] = [Group::Exempt, Group::Short, Group::LongRunning];
 // === impl Teller ===
 
 impl Teller {
-    /// Returns true if the number has changed since the pool was told. Call it under the limiter's
-    /// lock.
+    /// Returns true if the number of calls waiting for a connection has changed since the last
+    /// report. Call it under the limiter's lock.
     pub(super) fn has_news(&self, limiter: &Limiter) -> bool {
         lock(&self.told).levels != levels(limiter)
     }
 
-    /// Tells the pool until the number no longer changes. No lock may be held; `look` takes the
-    /// limiter's.
+    /// Reports the number to the pool until it no longer changes. `look` locks the limiter, so its
+    /// lock must be free.
     pub(super) fn tell(&self, look: impl Fn(&dyn Fn(&Limiter) -> Option<[usize; 3]>) -> Option<[usize; 3]>) {
         let Some(want) = self.pool.get() else { return };
         let begin = |limiter: &Limiter| {

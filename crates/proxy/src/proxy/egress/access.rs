@@ -24,8 +24,8 @@ pub(super) struct Access {
 }
 
 impl Access {
-    /// Does the TLS handshake if the proxy listens with TLS. Returns the connection inside, and the
-    /// name in the client's certificate.
+    /// Does the TLS handshake, if the proxy listens with TLS. Returns the decrypted connection and
+    /// the name in the client's certificate; `None` if the handshake fails.
     pub(super) async fn open(&self, stream: Box<dyn Stream>) -> Option<(Box<dyn Stream>, Option<Arc<str>>)> {
         let Some(tls) = &self.tls else { return Some((stream, None)) };
         let stream = self.handshakes.accept(tls.http1_config(), stream, NAME, || self.clock.now()).await?;
@@ -33,8 +33,9 @@ impl Access {
         Some((Box::new(stream), name))
     }
 
-    /// Checks that a client may use the proxy, and returns its name if clients are known by name.
-    /// `named` is the name in its certificate, and `shown` are the values of `Proxy-Authorization`.
+    /// Checks that a client may use the proxy. Returns the client's name, if the listener
+    /// identifies its clients. `named` is the name in the client's certificate, and `shown` are the
+    /// values of `Proxy-Authorization`.
     pub(super) async fn admit(
         &self,
         named: Option<&Arc<str>>,
@@ -60,7 +61,7 @@ impl Access {
     }
 }
 
-/// Words the refusal of a client for the status line of the response.
+/// Returns a client's refusal as text for the status line of the response.
 fn refused(denied: &ClientRefusal) -> EgressRefusal {
     let text = match denied {
         ClientRefusal::NothingShown(_) => "send the token of a service account as the password in HTTPS_PROXY",

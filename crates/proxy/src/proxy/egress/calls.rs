@@ -25,22 +25,23 @@ use crate::proxy::stack::{self, PendingAnswer};
 use crate::spec;
 use crate::upstream::Inbound;
 
-/// How calls come to the listener.
+/// How calls reach the egress listener.
 #[derive(Debug)]
 pub(super) enum Entry {
-    /// The call came through the forward proxy: targets are URLs. It has the name in the client's
-    /// certificate, if any.
+    /// Through the forward proxy: request targets are URLs. Holds the name in the client's
+    /// certificate, if there is one.
     Proxy(Option<Arc<str>>),
-    /// The call came through a decrypted or plain tunnel. It has the client's name, if known.
+    /// Through a tunnel with plain HTTP or decrypted TLS. Holds the client's name, if it is known.
     Tunnel(Inside, Option<Arc<str>>),
-    /// The call came directly, by the host's name, because a hosts file redirects it here.
+    /// Directly, without a proxy, because a hosts file maps the host's name to the listener's
+    /// address.
     Name,
 }
 
 /// A client's connection while it makes calls.
 struct CallConnection {
     entry: Entry,
-    /// Set when the connection must take no more calls. HTTP/1.1 has a header for that.
+    /// Set when an HTTP/2 connection must accept no more calls. HTTP/1.1 has a header for that.
     over: Arc<AtomicBool>,
 }
 
@@ -108,8 +109,8 @@ impl EgressListener {
         Either::Left(ready(Ok(refused.response())))
     }
 
-    /// Checks that a client may use the proxy, and returns its name if clients are known by name.
-    /// `named` is the name in its certificate.
+    /// Checks that a client may use the proxy. Returns the client's name, if the listener
+    /// identifies its clients. `named` is the name in the client's certificate.
     async fn client(
         &self,
         request: &Request<Inbound>,
@@ -119,7 +120,7 @@ impl EgressListener {
         self.access.admit(named, &head::shown(request.headers())).await
     }
 
-    /// Finds the gate for a call.
+    /// Returns the gate for a call, or the refusal if the call may not pass.
     fn route<B>(&self, request: &Request<B>, entry: &Entry) -> Result<Arc<Gate>, EgressRefusal> {
         let directory = self.directory();
         let origin = match entry {
@@ -149,8 +150,8 @@ impl EgressListener {
         }
     }
 
-    /// Returns the gate for a host and port listed by `section`. Calls to the port of plain HTTP go
-    /// to the section's first TLS port.
+    /// Returns the gate for a host and port, made from the configured gate `section`. Port 80
+    /// stands for the first TLS port of the settings, because such calls are sent over TLS.
     pub(super) fn gate(
         &self,
         directory: &Directory,
@@ -165,7 +166,8 @@ impl EgressListener {
     }
 }
 
-/// Gives a request the form for servers: a path, and the client's Host.
+/// Rewrites a proxy request for the server: the target becomes a path, and the URL's host becomes
+/// the Host header if there is none.
 fn own_form<B>(request: &mut Request<B>) {
     let path = match request.uri().path_and_query() {
         // An absolute target may have a query and no path (RFC 9112, 3.2.2), the `:path` of HTTP/2

@@ -1,6 +1,7 @@
 //! Serving a CONNECT: read its head, decide on it, connect to the host, and carry the tunnel.
 //!
-//! The answer comes after the connection attempt: it can say that a host cannot be reached.
+//! The client gets its answer only after the connection attempt, so the answer can say that a host
+//! cannot be reached.
 
 use std::io;
 use std::sync::Arc;
@@ -104,8 +105,8 @@ impl EgressListener {
         connected.map_err(|error| EgressRefusal::dial(&origin.host.to_string(), &error))
     }
 
-    /// Returns true if the client begins with TLS. Where other hosts are refused, its TLS must name
-    /// the host of the tunnel.
+    /// Returns true if the client begins with TLS. If the settings refuse hosts that no gate lists,
+    /// the TLS must also name the host of the tunnel.
     async fn is_tls(&self, handle: &WireHandle, origin: &Origin, others: HostFate) -> bool {
         let Some(first) = self.begins(handle, tunnel::first).await else { return false };
         let is_right = match others {

@@ -14,19 +14,21 @@ pub struct Directory {
     gates: Vec<(Arc<str>, Hosts)>,
 }
 
-/// What happens to a tunnel or a call.
+/// What the egress listener does with a tunnel (a CONNECT) or a call (a request for a URL).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fate<'a> {
-    /// The call goes through the gate of this name, over TLS, because of this pattern in its hosts.
+    /// Its calls go through the gate of this name, over TLS. The pattern is the entry in the gate's
+    /// hosts that matched.
     Gate(&'a Arc<str>, &'a HostPattern),
-    /// The tunnel's TLS is decrypted, and its calls go through the gate of this name.
+    /// The tunnel's TLS is decrypted, and the calls in it go through the gate of this name. The
+    /// pattern is the entry in the gate's hosts that matched.
     Intercepted(&'a Arc<str>, &'a HostPattern),
-    /// The call passes without limits, unread or unencrypted. The gate, if any, lists the host, but
-    /// cannot limit it.
+    /// The tunnel or call passes without limits: a tunnel unread, a call unencrypted. A gate is
+    /// named if it lists the host but cannot limit the calls, because their TLS is not decrypted.
     Passed(Option<&'a Arc<str>>),
 }
 
-/// A tunnel with readable calls, and its host.
+/// A tunnel with calls that the gate reads: plain HTTP or decrypted TLS.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Inside {
     pub(super) origin: Origin,
@@ -55,7 +57,9 @@ impl Directory {
         self.gates.iter().filter(|(_, hosts)| hosts.intercept).map(|(gate, _)| gate)
     }
 
-    /// Returns the gate and its pattern for a host at a port.
+    /// Returns the gate that lists a host, its settings of hosts, and the matching pattern. `None`
+    /// if no gate does, if the port is not one of `is_port`, or if the host is exempt in
+    /// `egress.tunnel`.
     fn listed(&self, origin: &Origin, is_port: impl Fn(u16) -> bool) -> Option<(&Arc<str>, &Hosts, &HostPattern)> {
         let Host::Name(name) = &origin.host else { return None };
         if !is_port(origin.port) || self.is_passed(name) {
@@ -64,7 +68,8 @@ impl Directory {
         self.gates.iter().find_map(|(gate, hosts)| Some((gate, hosts, hosts.find(name)?)))
     }
 
-    /// Decides what happens to a tunnel. One to port 80 of a listed host carries plain HTTP.
+    /// Decides what happens to a tunnel. A tunnel to port 80 of a listed host is read as plain
+    /// HTTP.
     pub(super) fn tunnel(&self, origin: &Origin) -> Result<Fate<'_>, EgressRefusal> {
         check_port(origin)?;
         if let Some((gate, hosts, pattern)) = self.listed(origin, |port| port == PLAIN) {
@@ -77,7 +82,8 @@ impl Directory {
         }
     }
 
-    /// Decides about a call in a readable tunnel. The rules may have changed since it began.
+    /// Returns the gate for a call in a tunnel that is read, or a refusal: a reload may have
+    /// changed the rules since the tunnel began.
     pub(super) fn inside(&self, Inside { origin, is_tls }: &Inside) -> Result<&Arc<str>, EgressRefusal> {
         match self.listed(origin, |port| self.is_read(port)) {
             Some((gate, hosts, _)) if *is_tls && hosts.intercept => Ok(gate),
@@ -89,8 +95,9 @@ impl Directory {
         }
     }
 
-    /// Decides about a call for a URL. `http` with the port of `https` means the same host and
-    /// port. To a listed host nothing leaves unencrypted, whatever the port.
+    /// Decides what happens to a call for a URL. Calls to listed hosts are sent over TLS, so only
+    /// port 80 and the TLS ports of the settings are allowed: to any other port the call would be
+    /// sent unencrypted.
     pub(super) fn call(&self, origin: &Origin) -> Result<Fate<'_>, EgressRefusal> {
         check_port(origin)?;
         match self.listed(origin, |_| true) {
@@ -105,7 +112,7 @@ impl Directory {
         }
     }
 
-    /// Decides about a host of no gate.
+    /// Decides what happens to a tunnel or call to a host that no gate lists.
     fn other(&self, origin: &Origin) -> Result<Fate<'_>, EgressRefusal> {
         let is_named = matches!(&origin.host, Host::Name(name) if self.is_passed(name));
         match self.egress.others {

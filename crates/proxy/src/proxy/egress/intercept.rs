@@ -1,5 +1,6 @@
-//! Interception: TLS to the hosts of such gates is decrypted, and the calls in it go through the
-//! gate. It comes in tunnels, or directly by the names of the hosts.
+//! Interception: decrypts clients' TLS to hosts of gates with `intercept = true`, and sends the
+//! calls in it through the gate. The TLS comes in a tunnel, or directly if a hosts file maps the
+//! host's name to this listener.
 //!
 //! CONNECT, the client's TLS, its certificate, each call's Host, and the name verified at the
 //! upstream must all be the same host, or nothing is sent. The client is offered the upstream's
@@ -36,8 +37,8 @@ pub(super) struct InterceptedTunnel {
 }
 
 impl EgressListener {
-    /// Serves the calls in a tunnel: over TLS, or over plain HTTP if the client does not begin with
-    /// TLS.
+    /// Serves the calls in a tunnel: decrypted from TLS, or plain HTTP if the client does not begin
+    /// with TLS.
     pub(super) async fn read(self: &Arc<Self>, handle: &WireHandle, opened: InterceptedTunnel) {
         match self.first(handle).await {
             None => handle.close().await,
@@ -89,7 +90,7 @@ impl EgressListener {
         self.begins(handle, |bytes| bytes.first().copied()).await
     }
 
-    /// Returns the gate for the host name in a client's TLS.
+    /// Returns the gate for the host name in a client's ClientHello, as a tunnel to be decrypted.
     fn named(&self, hello: &StartHandshake<Wire>, port: u16) -> Result<InterceptedTunnel, EgressRefusal> {
         let directory = self.directory();
         let ports = &directory.egress.ports;
@@ -210,8 +211,9 @@ async fn refuse_name(handle: &WireHandle) -> HandshakeFailure {
     HandshakeFailure::Sni
 }
 
-/// Returns why a handshake failed after the ClientHello. rustls may see a client's refusal as
-/// something it cannot decrypt, so any error after the certificate counts as one.
+/// Returns why a handshake failed after the ClientHello. A client that rejects the certificate may
+/// appear to rustls as undecryptable data, so every error without a clearer cause counts as a
+/// rejected certificate.
 fn failure(error: &io::Error) -> HandshakeFailure {
     match error.get_ref().and_then(|inner| inner.downcast_ref()) {
         Some(

@@ -21,9 +21,9 @@ use crate::telemetry::meters::{LabelCap, RESOURCES, as_f64};
 use crate::telemetry::table;
 use crate::upstream::{Dns, Target};
 
-/// The gates made so far, by the configured gate and the host and port.
+/// The gates made so far for single hosts and ports.
 pub(super) struct Origins {
-    /// The configured gates by name, as templates.
+    /// The gates in the configuration, by name: templates for the gates made.
     sections: BTreeMap<Arc<str>, Arc<Gate>>,
     via: Option<Proxy>,
     clock: Clock,
@@ -32,23 +32,23 @@ pub(super) struct Origins {
     labels: LabelCap,
 }
 
-/// The gates by configured gate and by host and port.
+/// The gates made so far, by the name of the configured gate and by host and port.
 type OriginGates = BTreeMap<(Arc<str>, Origin), KnownOrigin>;
 
 /// A host and port with its gate.
 struct KnownOrigin {
     gate: Arc<Gate>,
     used: Moment,
-    /// The calls in the metrics: sent and refused.
+    /// The numbers of sent and refused calls already added to the metrics.
     counted: (u64, u64),
 }
 
-/// The way to an origin.
+/// A host and port, and how to reach it.
 pub(super) struct Way<'a> {
     pub(super) section: &'a Arc<str>,
     pub(super) origin: Origin,
     pub(super) scheme: Scheme,
-    /// The host and port to connect to instead, if configured.
+    /// Another host and port to connect to in its place, if configured.
     pub(super) connect_to: Option<&'a str>,
 }
 
@@ -60,7 +60,8 @@ impl Origins {
         Self { sections, via, clock, known: Mutex::default(), labels: LabelCap::new(RESOURCES) }
     }
 
-    /// Returns the gate of an origin, and makes it if there are fewer than `most`.
+    /// Returns the gate of a host and port. If there is none yet, it is made, but at most `most`
+    /// gates exist.
     pub(super) fn meet(&self, way: Way<'_>, most: usize) -> Result<Arc<Gate>, EgressRefusal> {
         let mut known = lock(&self.known);
         let at = (Arc::clone(way.section), way.origin);
@@ -104,8 +105,8 @@ impl Origins {
         Ok(Target { scheme, authority, base_path, server_name, proxy })
     }
 
-    /// Drops the least recently used gate, if it is idle and `is_over` returns true for the time it
-    /// was not used. Returns true if it did.
+    /// Drops the gate that has not been used for longest, and returns true. Returns false if no
+    /// gate is idle, or if `is_over` rejects the time since its last use.
     fn drop_idle(&self, known: &mut OriginGates, is_over: impl Fn(Duration) -> bool) -> bool {
         let now = self.clock.now();
         // Calls under way hold the gate.
@@ -127,7 +128,8 @@ impl Origins {
         while self.drop_idle(&mut known, |time| time >= idle) {}
     }
 
-    /// Adds the calls by host to the metrics, just before these are read.
+    /// Adds the calls since the last time to the metrics by host; run just before the metrics are
+    /// read.
     pub(super) fn sample(&self) {
         let mut known = lock(&self.known);
         table::EGRESS_ORIGINS.gauge(&[]).set(as_f64(known.len()));

@@ -26,7 +26,7 @@ pub(super) struct Tally {
 /// A configured gate, a host and a reason, for counting failed handshakes.
 type HandshakeKey = (Arc<str>, String, HandshakeFailure);
 
-/// The number of failed handshakes for the same reason, and the first client.
+/// The failed handshakes of one host for one reason.
 struct FailedHandshakes {
     count: u64,
     /// The User-Agent of the first client.
@@ -45,7 +45,7 @@ pub(super) struct HostTunnels {
     pub(super) down: AtomicU64,
     open: AtomicUsize,
     total: AtomicU64,
-    /// The gate listing the host, if any; its limits do not apply to tunnels.
+    /// The gate that lists the host, if any. Its limits do not apply to the calls in these tunnels.
     gate: Option<Arc<str>>,
     pub(super) meters: Arc<Meters>,
 }
@@ -96,7 +96,8 @@ impl Tally {
         tracing::debug!(%refused, "the egress listener refused a request");
     }
 
-    /// Starts the counters of a gate decrypting TLS at zero.
+    /// Starts the counters of failed handshakes of a gate at zero, so that the metrics show them
+    /// from the start.
     pub(super) fn intercepts(&self, gate: &str) {
         for why in HandshakeFailure::ALL {
             table::EGRESS_HANDSHAKES.counter(&[gate, why.word()]).increment(0);
@@ -137,7 +138,7 @@ impl Tally {
         table::EGRESS_TUNNELS.gauge(&[]).set(as_f64(open));
     }
 
-    /// Fills in the status: the hosts with most tunnels first.
+    /// Fills in the status of the listener; the hosts with most tunnels come first.
     pub(super) fn tell(&self, egress: &mut status::EgressStatus) {
         let tunnels = lock(&self.tunnels);
         egress.tunnel_hosts = tunnels.len();

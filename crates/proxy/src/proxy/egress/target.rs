@@ -44,11 +44,11 @@ pub enum TargetError {
 // === impl Origin ===
 
 impl Origin {
-    /// Reads `host`, `host:port`, `address:port` or `[address]:port`. Without a port it gets the
-    /// `usual` one, if that is given.
+    /// Reads `host`, `host:port`, `address:port` or `[address]:port`. A text without a port gets
+    /// the port `usual`, if that is given.
     ///
     /// # Errors
-    /// Says what is wrong with it.
+    /// Says what is wrong with the text.
     pub fn read(text: &str, usual: Option<u16>) -> Result<Self, TargetError> {
         if text.contains('@') {
             return Err(TargetError::User);

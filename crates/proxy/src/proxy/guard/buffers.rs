@@ -2,9 +2,9 @@
 //! read ahead.
 //!
 //! kube-apiserver takes heads of 1 MiB, so the gate must; but a thousand clients with one each
-//! would be a gigabyte, and hyper keeps a grown buffer as long as the connection. So the bytes of a
-//! head beyond the usual count until the connection ends, and it ends with the answer to a large
-//! head.
+//! would take a gigabyte, and hyper keeps a grown buffer as long as the connection lives. So the
+//! bytes of a large head beyond the usual size are counted until the connection ends, and the
+//! connection ends after the answer to the call.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -30,11 +30,11 @@ pub(crate) struct HeadShare {
     head: usize,
 }
 
-/// One connection's part of unwritten answers: the bytes given to hyper since it last had written
-/// everything.
+/// One connection's part of the unwritten answers: the bytes given to hyper since hyper last wrote
+/// everything to the socket.
 pub(crate) struct AnswerShare {
     share: Share,
-    /// Wakes a body waiting until it may give hyper more.
+    /// Wakes the response body that waits until it may give hyper more.
     giver: Option<Waker>,
 }
 
@@ -45,8 +45,8 @@ impl HeadShare {
         Self { share: Share::of(heads), head: 0 }
     }
 
-    /// Counts `bytes` more of an incomplete head, and the most lines of any head. Returns false if
-    /// there is no room for them.
+    /// Counts `bytes` more of an incomplete head. `most_lines` is the number of header lines of the
+    /// longest head so far. Returns false if the memory for large heads is used up.
     #[must_use]
     pub(crate) fn grow(&mut self, bytes: usize, most_lines: usize) -> bool {
         self.head += bytes;
@@ -85,9 +85,9 @@ impl AnswerShare {
         }
     }
 
-    /// Becomes ready when hyper may be given more of this connection's answer. hyper must first
-    /// write what it holds if that is much, or if all connections together hold much. A connection
-    /// holding nothing always gets more, so that none waits for clients that do not read.
+    /// Becomes ready when hyper may be given more of this connection's answer. A connection with
+    /// nothing unwritten always gets more, so that clients that do not read cannot block it.
+    /// Otherwise it must wait if it has much unwritten, or if all connections together have.
     pub(crate) fn poll_room(&mut self, cx: &Context<'_>) -> Poll<()> {
         let unwritten = self.share.bytes();
         if unwritten < UNWRITTEN && (unwritten == 0 || self.share.total() < ANSWERS) {

@@ -34,13 +34,13 @@ pub(crate) struct Scanner {
     most_lines: usize,
 }
 
-/// A line being received. Of a long line only the beginning is kept, which has everything that
-/// matters: a header of a megabyte is in hyper's buffer already.
+/// The beginning of a line being received. What matters in a long line is there; the rest is not
+/// stored here, because hyper's buffer has it already.
 #[derive(Debug, Default)]
 struct PartialLine {
     start: Vec<u8>,
-    /// How many bytes came after the kept beginning, and the last of them, which is not checked
-    /// yet.
+    /// The number of bytes after the stored beginning, and the last of these bytes, which is not
+    /// checked yet.
     more: Option<(usize, u8)>,
 }
 
@@ -181,7 +181,8 @@ impl Scanner {
         self.at == At::Start && self.line.is_empty()
     }
 
-    /// Scans some bytes and returns how many; none if they must wait for the answer.
+    /// Scans some of the bytes and returns how many. Returns 0 if they must wait until the upstream
+    /// has answered a request for another protocol.
     fn step(&mut self, bytes: &[u8]) -> Result<usize, Fault> {
         match self.at {
             At::Switched => Ok(bytes.len()),
@@ -231,8 +232,8 @@ impl Scanner {
         Ok(piece.len())
     }
 
-    /// Scans a piece of a request line. hyper gets nothing before the line is complete, and then a
-    /// line it can parse.
+    /// Scans a piece of a request line. hyper gets a request line only when it is complete, and in
+    /// a form that hyper can parse.
     fn start_line(&mut self, piece: &[u8]) -> Result<(), Fault> {
         self.replaced = Some(Vec::new());
         let Some((b'\n', end)) = piece.split_last() else { return self.line.push(piece) };
@@ -250,7 +251,7 @@ impl Scanner {
         Ok(())
     }
 
-    /// Checks a line, or a piece of one, with its LF if it has come.
+    /// Checks a piece of a line, which includes the LF if the line ends in it.
     fn piece(&mut self, piece: &[u8]) -> Result<(), Fault> {
         let line = piece.strip_suffix(b"\n");
         if let Some(line) = line.filter(|_| self.line.is_empty()) {
@@ -279,7 +280,7 @@ impl Scanner {
         self.checked_line(checked(line)?)
     }
 
-    /// Checks a line without its end, or the first `KEPT` bytes of one.
+    /// Checks a line without its line end, or only its first `KEPT` bytes if it is longer.
     fn checked_line(&mut self, line: &[u8]) -> Result<(), Fault> {
         let (line, is_cut) = line.get(..KEPT).map_or((line, false), |start| (start, true));
         self.at = match self.at {

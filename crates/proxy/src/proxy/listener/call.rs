@@ -1,7 +1,8 @@
 //! A call as hyper handles it, for as long as its client is connected.
 //!
-//! When hyper drops either half, everything below learns that the client has left: a waiting call
-//! is never sent (P6), and the upstream ends what nobody reads.
+//! When the client hangs up, hyper drops the call's future or its response body, and everything
+//! that belongs to the call with it: a waiting call is never sent (P6), and the upstream stops
+//! sending a response that nobody reads.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -26,9 +27,11 @@ use crate::upstream::{Inbound, UnreadBody};
 #[derive(Clone)]
 pub(super) struct Calls {
     pub(super) path: Path,
-    /// The connection, to notice that an HTTP/1 client leaves; HTTP/2 notices by itself.
+    /// The connection, to notice that an HTTP/1 client hangs up; hyper notices this by itself over
+    /// HTTP/2.
     pub(super) handle: Option<WireHandle>,
-    /// The place where a call leaves a tunnel after switching protocols; only over HTTP/1.
+    /// The slot for a tunnel: a call that switches protocols puts it there, for the task of the
+    /// connection. Only over HTTP/1.
     pub(super) upgrade_slot: Option<UpgradeSlot>,
     pub(super) place: Option<Arc<Place>>,
 }
@@ -52,8 +55,8 @@ pin_project! {
     }
 }
 
-/// The body of a response. It notices by itself that the client leaves: a silent watch writes
-/// nothing, so no write would fail.
+/// The body of a response. It checks by itself whether the client has hung up: a watch without
+/// events writes nothing, so no write would fail.
 pub(super) struct ClientBody {
     body: BoxBody,
     client: Option<ActiveCall>,

@@ -2,10 +2,10 @@
 //! (P10).
 //!
 //! A connection that is closed with bytes unread is reset, and the client loses the answer if it
-//! has not read it yet. Left open, the rest of the body would stand in the way of the next call. So
-//! this does what Go's net/http server (kube-apiserver's) does. If the end of the body is near, the
-//! answer waits for it, and the connection lives on. Otherwise the answer says `Connection: close`,
-//! and the connection lingers after it ([`linger`](mod@super::linger)).
+//! has not read it yet. If the connection stays open, the next call can begin only after the rest
+//! of the body. So this does what Go's net/http server (kube-apiserver's) does. If the end of the
+//! body is near, the answer waits for it, and the connection is used again. Otherwise the answer
+//! says `Connection: close`, and the connection lingers after it ([`linger`](mod@super::linger)).
 
 use std::pin::Pin;
 use std::task::{Context, Poll};

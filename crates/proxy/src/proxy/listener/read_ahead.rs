@@ -1,10 +1,10 @@
 //! Reading ahead of hyper, to notice a client's hang-up while its call waits (P6).
 //!
 //! hyper (1.12) stops reading an HTTP/1 connection while a call with unread body or pipelined bytes
-//! is being answered, and so does not notice that the client has left (measured).
-//! [`ReadAhead::poll_gone`] reads on into a small buffer, from which hyper is served first. The
-//! buffers of all clients share one bound. Past it nothing more is read: what a client sends stays
-//! in the kernel, which still tells if the client hangs up.
+//! is being answered, and so does not notice that the client has hung up (measured).
+//! [`ReadAhead::poll_gone`] reads on into a small buffer, and hyper gets these bytes first when it
+//! reads again. The buffers of all clients share one bound. When it is reached, nothing more is
+//! read: the bytes stay in the kernel, which still reports a hang-up.
 
 use std::io;
 use std::mem::{MaybeUninit, replace, take};
@@ -23,11 +23,11 @@ pub(super) struct ReadAhead {
     stream: Take<Box<dyn Stream>>,
     /// Bytes read and not given to hyper yet.
     bytes: BytesMut,
-    /// This connection's part of the memory for reading ahead, beyond one [`STEP`].
+    /// The bytes of this connection's buffer beyond one [`STEP`], counted against the common bound.
     share: Share,
-    /// Set at the end of the input; with the error, until hyper has seen it.
+    /// Set at the end of the input. Holds the error, if there was one, until hyper has seen it.
     end: Option<io::Result<()>>,
-    /// Notices that a client leaves that has sent more than may be read ahead.
+    /// The kernel's report of a hang-up, for a client that has sent more than may be read ahead.
     pub(super) hang_up: Option<HangUp>,
     /// Wakes hyper waiting to read.
     reader: Option<Waker>,
@@ -50,7 +50,7 @@ impl ReadAhead {
         &self.bytes
     }
 
-    /// Returns true once nothing more will come than was read ahead.
+    /// Returns true if the input has ended: the buffer has all that will come.
     pub(super) fn has_ended(&self) -> bool {
         self.end.is_some()
     }
@@ -73,8 +73,9 @@ impl ReadAhead {
         Poll::Ready(read)
     }
 
-    /// Drops the first `taken` of the bytes just `read`; the others are read again. `is_ahead` is
-    /// set if they had been read ahead.
+    /// Removes the first `taken` of the bytes in `read`, which [`Self::poll_read`] has just copied;
+    /// the others will be read again. `is_ahead` says that they came from the buffer and not from
+    /// the socket.
     pub(super) fn consume(&mut self, is_ahead: bool, read: &[u8], taken: usize) {
         if !is_ahead {
             self.bytes.extend_from_slice(read.get(taken..).unwrap_or_default());
@@ -87,7 +88,7 @@ impl ReadAhead {
         self.count();
     }
 
-    /// Reads ahead once, and wakes hyper if it waits for what came.
+    /// Reads once into the buffer, and wakes hyper if it waits for bytes.
     pub(super) fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let mut step = [const { MaybeUninit::uninit() }; STEP]; // on the stack: a silent client holds no buffer
         let mut read = ReadBuf::uninit(&mut step);
@@ -102,9 +103,9 @@ impl ReadAhead {
         Poll::Ready(())
     }
 
-    /// Becomes ready when the client has closed, half-closed or reset the connection. Only the
-    /// connection's own task may poll this: there is one waker for reading. If a client has sent
-    /// more than may be read ahead, the kernel is asked instead.
+    /// Becomes ready when the client has closed, half-closed or reset the connection. Reads ahead
+    /// to notice it; if no more may be read ahead, it asks the kernel. Only the connection's own
+    /// task may poll this, because there is one waker for reading.
     pub(super) fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         while self.end.is_none() {
             if !self.may_read_ahead() {
@@ -118,7 +119,8 @@ impl ReadAhead {
         Poll::Ready(())
     }
 
-    /// Returns true if more may be read ahead: always one step, and more while there is room.
+    /// Returns true if more may be read ahead: one step always, and more as long as the bounds
+    /// allow it.
     fn may_read_ahead(&self) -> bool {
         self.bytes.len() < STEP || (self.bytes.len() < AHEAD && self.share.total() < ALL_AHEAD)
     }

@@ -1,5 +1,5 @@
-//! A client's connection of any kind, and how to notice its end while more bytes have come than are
-//! read.
+//! A client's connection of any kind, and a way to notice a hang-up even if bytes before it are
+//! unread.
 
 use std::pin::Pin;
 
@@ -11,11 +11,11 @@ use tokio::io::{AsyncRead, AsyncWrite, Join, ReadHalf, WriteHalf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::server::TlsStream;
 
-/// A client's connection of any kind. It is used in a box, so that the code above it exists once
-/// and not for each kind.
+/// A client's connection of any kind. It is used in a box, so that the code for connections is
+/// compiled once and not for each kind.
 pub(crate) trait Stream: AsyncRead + AsyncWrite + Unpin + Send {
-    /// Returns a future ending when the client has closed, half-closed or reset the connection,
-    /// however much it has sent before that. `None` where that cannot be known without reading.
+    /// Returns a future that ends when the client has closed, half-closed or reset the connection,
+    /// even if bytes before that are unread. `None` if this cannot be known without reading.
     fn hang_up(&self) -> Option<HangUp> {
         None
     }
@@ -25,9 +25,9 @@ pub(crate) trait Stream: AsyncRead + AsyncWrite + Unpin + Send {
 pub(super) type HangUp = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 impl Stream for TcpStream {
-    /// Watches a second descriptor of the same socket. The kernel says that nothing more will come
-    /// as soon as it knows; tokio passes that on to those who wait for urgent data, but not that
-    /// there is something to read. Other systems than Linux have no such event.
+    /// Watches a second descriptor of the same socket, because the kernel reports a hang-up at
+    /// once. In tokio, waiting for urgent data is woken by that report, but not by ordinary bytes.
+    /// Systems other than Linux have no such event.
     #[cfg(target_os = "linux")]
     fn hang_up(&self) -> Option<HangUp> {
         let socket = SockRef::from(self).try_clone().ok()?;
@@ -51,7 +51,7 @@ impl Stream for TlsStream<Box<dyn Stream>> {
     }
 }
 
-/// A connection accepted elsewhere.
+/// A connection that another part of the program accepted.
 impl<S: AsyncRead + AsyncWrite + Send> Stream for Join<ReadHalf<S>, WriteHalf<S>> {}
 
 #[cfg(test)]

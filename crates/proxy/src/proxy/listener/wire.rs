@@ -9,7 +9,7 @@
 //!   ([`WireHandle::has_unread`]).
 //! - P6: reading ahead of hyper ([`ReadAhead`]) notices a client that hangs up while its call
 //!   waits.
-//! - P9: answers that clients do not read are bounded ([`AnswerShare`]).
+//! - P9: the memory for answers that clients do not read is bounded ([`AnswerShare`]).
 
 mod filter;
 
@@ -46,19 +46,19 @@ struct WireState {
     /// Counts the bytes of answers given to hyper and not written yet.
     answers: AnswerShare,
     write_half: WriteHalf,
-    /// Why the last bytes were refused, if they were.
+    /// Why the scanner refused the last bytes, if it did.
     fault: Option<Fault>,
     /// Set once a large head came: the connection ends with the answer, to free hyper's buffer.
     large_head: bool,
-    /// Whether a request for another protocol was granted, until the scanner is told.
+    /// The answer to a request for another protocol (true if granted), until the scanner gets it.
     switched: Option<bool>,
     /// Set while a call is under way.
     busy: bool,
-    /// Set if something came, or a call ended, since the last `take_used`.
+    /// Set if bytes were read, or a call ended, since the last `take_used`.
     used: bool,
 }
 
-/// The state of the direction to the client.
+/// The state of the connection's direction to the client.
 #[derive(Clone, Copy)]
 enum WriteHalf {
     Open,
@@ -68,16 +68,16 @@ enum WriteHalf {
     },
 }
 
-/// The error of a call after its client has left.
+/// The error of a call whose client has hung up.
 #[derive(Debug, thiserror::Error)]
 #[error("the client closed its connection")]
 pub(super) struct ClientGoneError;
 
-/// A connection as its task and its calls use it, beside hyper. Cheap to clone.
+/// A handle to the connection for its task and its calls; hyper has the [`Wire`]. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct WireHandle {
     state: Arc<Mutex<WireState>>,
-    /// The bytes of large heads of all clients.
+    /// The number of bytes of large heads of all clients together.
     heads: Arc<AtomicUsize>,
     /// Counts the connection against the limit of its listener, if there is one.
     pub(crate) place: Option<Arc<Place>>,
@@ -215,8 +215,8 @@ impl WireHandle {
         ActiveCall { state: Arc::clone(&self.state) }
     }
 
-    /// Returns true if a call is under way, or if something came or a call ended since the last
-    /// time.
+    /// Returns true if the connection was used since the last time: a call was under way, or bytes
+    /// were read.
     pub(super) fn take_used(&self) -> bool {
         let WireState { busy, used, .. } = &mut *lock(&self.state);
         mem::take(used) || *busy
@@ -229,8 +229,8 @@ impl WireHandle {
         }
     }
 
-    /// Returns true if hyper has shut down writing but the client may still be sending: its last
-    /// request has not come whole, or there are more bytes.
+    /// Returns true if hyper has shut down writing but the client may still be sending: a part of
+    /// its last request is missing, or there are unread bytes.
     pub(crate) fn has_unread(&self) -> bool {
         let WireState { input, write_half, fault, .. } = &*lock(&self.state);
         let WriteHalf::Closed { mid_request } = *write_half else { return false };
@@ -242,7 +242,7 @@ impl WireHandle {
         poll_fn(|cx| lock(&self.state).input.poll_discard(cx, room)).await
     }
 
-    /// Returns why bytes were refused, if they were.
+    /// Returns why the scanner refused bytes, if it did.
     pub(crate) fn fault(&self) -> Option<Fault> {
         lock(&self.state).fault
     }

@@ -26,8 +26,8 @@ use crate::proxy::tally::{CallerRow, Tally, Twin, TwinAnswer, TwinCall};
 use crate::telemetry::meters::FailureKind;
 use crate::telemetry::{CallClass, CallRecord, CallTarget, CallTimes, Trace, table};
 
-/// The state of one call: its classification, its configuration to the end, and what has happened
-/// to it. Dropping it before it is closed means that the caller left.
+/// The state of one call: its classification, its configuration, and what has happened to it. If it
+/// is dropped before `close`, the caller has hung up.
 #[derive(Debug)]
 pub(crate) struct CallContext {
     pub(crate) config: Arc<GateConfig>,
@@ -39,7 +39,7 @@ pub(crate) struct CallContext {
     pub(crate) caller: CallerRow,
     clock: Clock,
     in_flight: Option<InFlight>,
-    /// What only the call log needs; `None` if there is no log.
+    /// Header fields for the call log; `None` if there is no log.
     noted: Option<RequestNotes>,
     /// The moments in the life of the call.
     times: CallTimes,
@@ -47,7 +47,7 @@ pub(crate) struct CallContext {
     refused: Option<Reason>,
     /// The time in the upstream's Retry-After header.
     retry_after: Option<Duration>,
-    /// What was found in the call's body, if its object is called too often or could not be
+    /// What was found in the request body, if the object is called too often or could not be
     /// created.
     looked: Option<Box<BodyFindings>>,
     closed: bool,
@@ -103,30 +103,32 @@ impl CallContext {
         self.call = call;
     }
 
-    /// True if the call passes at once, and is only counted.
+    /// Returns true if the call's class is in shadow mode: the call is sent at once, and only
+    /// counted.
     pub(crate) fn is_in_shadow(&self) -> bool {
         self.config.is_in_shadow(self.call.class)
     }
 
-    /// Notes the question to the limiter.
+    /// Records the moment at which the limiter is asked about the call, for the call log.
     pub(crate) fn asked(&mut self) {
         self.times.at_door = self.noted.as_ref().map(|_| self.clock.now());
     }
 
-    /// Lets the call arrive at the gate's twin, if there is one, at the moment that the log has.
+    /// Plays the call's arrival at the gate's twin (a second limiter that tries out a candidate's
+    /// limits), if there is one. The moment is that in the call log.
     pub(crate) fn at_twin(&self, arrival: &Arrival<'_>) -> Option<Box<TwinCall>> {
         self.config.options.gate.candidate.as_ref()?;
         Twin::arrive(&self.tally, &self.config, arrival, self.times.at_door.unwrap_or(self.times.arrived))
     }
 
-    /// Keeps the call at the twin until this call ends; `None` ends it there now.
+    /// Keeps the twin's copy of the call until this call ends; `None` ends the copy now.
     pub(crate) fn beside(&mut self, twin: Option<Box<TwinCall>>) {
         if let Some(in_flight) = &mut self.in_flight {
             in_flight.twin = twin;
         }
     }
 
-    /// Tells the twin what the call came to.
+    /// Reports the outcome of the call to the twin.
     pub(crate) fn answered(&mut self, answer: Answer, key: Option<Key>) {
         if let Some(twin) = self.in_flight.as_mut().and_then(|in_flight| in_flight.twin.as_mut())
             && let Some(sent) = self.times.sent
@@ -168,7 +170,7 @@ impl CallContext {
         }
     }
 
-    /// Counts a call answered from an unchanged kept answer.
+    /// Counts a call that got a stored answer, confirmed by the upstream.
     pub(crate) fn revalidated(&self) {
         self.config.meters.count(&table::REVALIDATED, self.call.class, &[]);
         self.tally.revalidated();
@@ -227,15 +229,15 @@ impl CallContext {
         }
     }
 
-    /// Returns what is left of the upstream's quota, if a pause until `ends` only keeps a reserve
-    /// of it.
+    /// Returns what is left of the upstream's quota, if the pause until `ends` only saves that rest
+    /// for other users (`signals.reserve`).
     pub(crate) fn kept(&self, ends: Moment) -> Option<QuotaReserve> {
         let reserve = self.config.options.gate.answers.throttling.reserve;
         let of = QuotaId { holder: self.call.quota.holder, resource: ResourceId::ALL };
         self.tally.quotas.kept(of, reserve, ends, self.clock.now())
     }
 
-    /// Returns what the call waited for, and how long.
+    /// Returns the limit for which a sent call waited, and how long.
     pub(crate) fn held(&self) -> Option<(&'static str, Duration)> {
         let (reason, wait) = self.waited.filter(|_| self.times.sent.is_some())?;
         (reason != Reason::Slot || self.config.limits_slots).then_some((reason.word(), wait))
@@ -263,8 +265,8 @@ impl CallContext {
         in_flight
     }
 
-    /// Returns the call's line for the log, if there is a log and it was not returned before.
-    /// Without a status the caller has left.
+    /// Returns the call's line for the log; `None` without a log, or if it was returned before. No
+    /// status means that the caller hung up.
     fn record(&mut self, status: Option<u16>) -> Option<CallRecord> {
         let RequestNotes { user_agent, trace } = self.noted.take()?;
         let meters = &self.config.meters;
@@ -327,8 +329,8 @@ fn program(headers: &HeaderMap) -> &str {
     agent.split(' ').next().filter(|word| word.len() <= LONGEST_AGENT).unwrap_or_default()
 }
 
-/// Returns a hash of a named object and of the operation on it, for the call log, where no failures
-/// are remembered. Like that of a key it means something only within this process.
+/// Returns a hash of a named object and of the operation on it, for the log lines of calls without
+/// a key. Like a key's hash it has a meaning only within this process.
 fn object(call: &Call) -> Option<Key> {
     static SALT: LazyLock<Salt> = LazyLock::new(Salt::random);
     let collection = (call.group(), call.resource(), call.namespace());

@@ -7,7 +7,8 @@ use crate::proxy::driver::HeldSlot;
 use crate::proxy::tally::TwinCall;
 use crate::telemetry::{CallLog, CallRecord};
 
-/// What a call holds until its response body has ended. Only dropping it matters.
+/// What a call holds until its response body has ended: its slot and its count as in flight.
+/// Dropping it gives both back.
 pub(crate) type CallHold = (Option<HeldSlot>, Option<InFlight>);
 
 /// Counts a call as in flight until dropped, and then writes its line in the log.
@@ -15,7 +16,7 @@ pub(crate) type CallHold = (Option<HeldSlot>, Option<InFlight>);
 pub(crate) struct InFlight {
     gauge: metrics::Gauge,
     line: Option<Box<PendingRecord>>,
-    /// The call at the gate's twin.
+    /// The copy of the call at the gate's twin.
     pub(super) twin: Option<Box<TwinCall>>,
 }
 

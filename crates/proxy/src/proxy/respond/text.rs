@@ -15,7 +15,7 @@ use crate::status::text::{count, meaning};
 #[derive(Debug)]
 pub(super) struct OwnAnswer {
     pub(super) status: StatusCode,
-    /// The limiter's reason, if it is a refusal.
+    /// The limiter's reason, if it refused the call.
     pub(super) reason: Option<Reason>,
     /// Seconds until a retry makes sense, for the body.
     pub(super) retry_after: Option<u64>,
@@ -27,7 +27,7 @@ pub(super) struct OwnAnswer {
 // === impl OwnAnswer ===
 
 impl OwnAnswer {
-    /// Makes an answer without a time to retry.
+    /// Creates an answer without a retry time.
     pub(super) fn new(status: StatusCode, message: String) -> Self {
         Self { status, reason: None, retry_after: None, in_header: false, message }
     }
@@ -70,8 +70,9 @@ impl OwnAnswer {
     }
 }
 
-/// Returns a refusal as a sentence. `kept` is what is left of the upstream's quota, if that is the
-/// reason. The upstream's own words are not in it, as they may contain anything.
+/// Describes a refusal in a sentence for the client. If the pause saves the rest of the upstream's
+/// quota for others, `kept` is that rest. The upstream's error texts are not quoted, because they
+/// may contain anything.
 pub(super) fn message(gate: &str, class: &str, refusal: &Refusal, kept: Option<QuotaReserve>, now: Moment) -> String {
     let mut text = format!("tidegate: gate {gate:?}, class {class:?} refused this call ({}): ", refusal.reason);
     match kept {
@@ -92,7 +93,7 @@ pub(super) fn message(gate: &str, class: &str, refusal: &Refusal, kept: Option<Q
     text
 }
 
-/// Adds `Server-Timing` to the answer of a call after its wait.
+/// Adds a `Server-Timing` header with the time the call waited here, and for what (`held`).
 pub(crate) fn add_timing(headers: &mut HeaderMap, held: Option<(&str, Duration)>) {
     let Some((reason, held)) = held else { return };
     let millis = held.as_secs_f64() * 1000.0;

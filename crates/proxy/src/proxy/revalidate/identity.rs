@@ -1,13 +1,13 @@
-//! The identity of a request for revalidation: whatever its response can depend on.
+//! The identity of a request for revalidation: everything its response can depend on.
 
 use http::header::{CACHE_CONTROL, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, DATE, PRAGMA, USER_AGENT};
 use http::request::Parts;
 use http::{HeaderName, HeaderValue, Method, Uri};
 
-/// Whatever a response can depend on: method, target and every header of the request, except those
-/// in `SAYS_NOTHING`. (A response that varies by one of them says so in `Vary`, which is checked
-/// apart.) So a credential in an unknown header still tells clients apart. It is compared whole:
-/// equal hashes are not enough.
+/// Everything a response can depend on: method, target and every header of the request, except
+/// those in `SAYS_NOTHING`. (`Vary` is checked separately: it may name one of the exceptions.) So a
+/// credential in an unknown header still separates clients. Identities are compared in full: equal
+/// hashes are not enough.
 #[derive(PartialEq, Eq, Hash)]
 pub(super) struct Identity {
     method: Method,

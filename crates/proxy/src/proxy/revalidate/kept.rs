@@ -1,4 +1,4 @@
-//! Answers kept for revalidation, complete and incomplete.
+//! Answers stored for revalidation, complete and incomplete.
 
 use std::sync::Arc;
 
@@ -14,12 +14,12 @@ use super::identity::{HEADER, Identity, detached};
 use super::rules::Rules;
 use crate::proxy::share::Share;
 
-/// A complete kept answer, with the rules for using it.
+/// A stored, complete answer, with the rules for using it.
 pub(super) struct KeptAnswer {
     pub(super) rules: Rules,
     body: Box<[u8]>,
     head: Parts,
-    /// About the memory that it takes, with the identity of its request.
+    /// The approximate memory of the answer and its request's identity, counted against the bound.
     _share: Share,
 }
 
@@ -31,9 +31,9 @@ pub(super) struct Draft {
     rules: Rules,
     head: Parts,
     body: Vec<u8>,
-    /// The room taken.
+    /// The memory taken so far, counted against the bound.
     pub(super) share: Share,
-    /// The length declared by its head.
+    /// The length of the body declared in the head.
     declared: Option<usize>,
     /// The memory besides the body.
     pub(super) overhead: usize,
@@ -43,8 +43,8 @@ pub(super) struct Draft {
 // === impl KeptAnswer ===
 
 impl KeptAnswer {
-    /// Returns the head for the next client: the kept one, with the headers of the 304 (RFC 9111,
-    /// section 3.2) except those about the body, which is the kept one.
+    /// Returns the head for the client: the stored head, updated with the headers of the 304 (RFC
+    /// 9111, section 3.2). Headers about the body are not updated, because the stored body is sent.
     pub(super) fn head(&self, told: &HeaderMap) -> Parts {
         let mut head = copy(&self.head, HeaderValue::clone);
         let is_news = |name: &&HeaderName| told.get_all(*name) != self.head.headers.get_all(*name);
@@ -57,8 +57,8 @@ impl KeptAnswer {
         head
     }
 
-    /// Returns the body. Its memory counts until the last piece is dropped, even if the answer is
-    /// no longer kept: a client may read slowly.
+    /// Returns the stored body. Its memory counts until the last piece is dropped, even if the
+    /// answer has been dropped from the store: a client may read slowly.
     pub(super) fn body(answer: &Arc<Self>) -> Bytes {
         Bytes::from_owner(BodyOwner(Arc::clone(answer)))
     }
@@ -73,8 +73,7 @@ impl AsRef<[u8]> for BodyOwner {
 // === impl Draft ===
 
 impl Draft {
-    /// Begins with the head of an answer to a request. `None` if the head says that the answer is
-    /// longer than `most`.
+    /// Begins to copy an answer, with its head. `None` if the head declares more bytes than `most`.
     pub(super) fn begin(head: &Parts, rules: Rules, asked: &Identity, most: usize, share: Share) -> Option<Self> {
         let length = head.headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
         let declared = if *asked.method() == Method::HEAD { Some(0) } else { length };
@@ -84,18 +83,18 @@ impl Draft {
         fits.then(|| Self { rules, head: copy(head, detached), body: Vec::new(), share, declared, overhead, most })
     }
 
-    /// Returns true if the answer may have `bytes` more.
+    /// Returns true if the answer is not too long with `bytes` more.
     pub(super) fn has_room(&self, bytes: usize) -> bool {
         self.body.len() + bytes + self.overhead <= self.most
     }
 
-    /// Adds to the body, for which there is room. It is copied: a piece of what was read from a
-    /// socket would keep all of that.
+    /// Adds bytes to the body; there must be room for them. They are copied: a slice would keep the
+    /// whole buffer that was read from the socket in memory.
     pub(super) fn add(&mut self, data: &[u8]) {
         self.body.extend_from_slice(data);
     }
 
-    /// Returns the answer; `None` if it is not the whole that its head declares.
+    /// Returns the complete answer; `None` if it is shorter or longer than its head declares.
     pub(super) fn finish(self) -> Option<KeptAnswer> {
         let Self { rules, head, body, declared, share, .. } = self;
         if declared.is_some_and(|declared| declared != body.len()) {
@@ -112,8 +111,8 @@ fn is_of_body(name: &HeaderName) -> bool {
         || [CONNECTION, ETAG, LAST_MODIFIED, TRAILER, TRANSFER_ENCODING].contains(name)
 }
 
-/// Copies a head; the values by `value`. What hyper notes of it (how its names were written, another
-/// reason than OK) would keep the buffer that it was read into.
+/// Copies a head, and each header value by `value`. hyper's notes on a head (the original spelling
+/// of names, an unusual reason phrase) are left out: they would keep its read buffer in memory.
 fn copy(head: &Parts, value: fn(&HeaderValue) -> HeaderValue) -> Parts {
     let mut copied = Response::new(()).into_parts().0;
     copied.status = StatusCode::OK;

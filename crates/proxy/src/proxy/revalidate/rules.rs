@@ -1,9 +1,9 @@
-//! RFC 9111 through `http-cache-semantics`: what may be kept, for which requests it holds, and what
-//! a 304 confirms.
+//! The rules of RFC 9111, through `http-cache-semantics`: which answers may be stored, which
+//! requests they answer, and what a 304 confirms.
 //!
-//! The library gets only what it needs, so that nothing is kept twice, and so that it does not
-//! matter where it reads less strictly than it could: directives in capitals, a second line of a
-//! header, freshness (here the upstream is asked each time).
+//! The library gets only the headers it needs. So nothing is stored twice, and its laxness in some
+//! cases does no harm: directives in capitals, a second line of a header, freshness (here the
+//! upstream is asked each time).
 
 use std::time::SystemTime;
 
@@ -12,7 +12,7 @@ use http::header::{CACHE_CONTROL, CONTENT_RANGE, ETAG, IF_NONE_MATCH, SET_COOKIE
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri};
 use http_cache_semantics::{AfterResponse, BeforeRequest, CacheOptions, CachePolicy, RequestLike, ResponseLike};
 
-/// The rules for using one kept answer.
+/// The rules for using one stored answer.
 pub(super) struct Rules {
     policy: CachePolicy,
     /// The answer's ETag, to ask the upstream with.
@@ -21,20 +21,19 @@ pub(super) struct Rules {
     varies: Vec<HeaderName>,
 }
 
-/// What a 304 confirms.
+/// What a 304 confirms about the stored answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Proof {
-    /// The kept answer still holds.
+    /// The stored answer is still current.
     Same,
-    /// The kept answer holds for this request, but must not be kept any longer.
+    /// The stored answer is current for this request, but must then be dropped.
     SameOnce,
-    /// The 304 confirms nothing: the right answer may be another.
+    /// The 304 confirms nothing: the current answer may be another.
     None,
 }
 
-/// A request in the form that `http-cache-semantics` reads. A HEAD is presented as a GET without a
-/// body, as the library would not revalidate a HEAD by a weak ETag, which HTTP forbade before RFC
-/// 9110.
+/// A request in the form that `http-cache-semantics` reads. A HEAD is presented as a GET: the
+/// library would not revalidate a HEAD by a weak ETag, which HTTP forbade before RFC 9110.
 struct PolicyRequest(HeaderMap);
 
 /// An answer in the form that `http-cache-semantics` reads.
@@ -95,7 +94,8 @@ impl Rules {
         size_of::<Self>() + 2 * self.etag.len() + self.varies.len() * 300 + 600
     }
 
-    /// Presents a request to `http-cache-semantics` as always to be revalidated.
+    /// Returns a request in the library's form, with `no-cache`: so the library always asks for a
+    /// revalidation.
     fn asked(&self, request: &HeaderMap) -> PolicyRequest {
         let mut headers = chosen(request, &self.varies);
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
@@ -116,8 +116,8 @@ fn etag(answer: &HeaderMap) -> Option<HeaderValue> {
     etags.next().is_none().then(|| detached(etag))
 }
 
-/// Returns the Cache-Control directives of an answer in small letters; `None` if they cannot be
-/// read, as they may say anything.
+/// Returns the Cache-Control directives of an answer in lower case; `None` if one is unreadable,
+/// because it could forbid anything.
 fn directives(answer: &HeaderMap) -> Option<impl Iterator<Item = HeaderValue>> {
     let small = |value: &HeaderValue| HeaderValue::from_str(&value.to_str().ok()?.to_ascii_lowercase()).ok();
     let values: Option<Vec<HeaderValue>> = answer.get_all(CACHE_CONTROL).iter().map(small).collect();

@@ -1,4 +1,4 @@
-//! The kept answers, within a number of bytes: the least recently requested is dropped first.
+//! The stored answers, within a number of bytes: the least recently requested is dropped first.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use super::identity::Identity;
 use super::kept::KeptAnswer;
 use crate::proxy::share::Share;
 
-/// The kept answers of one gate.
+/// The stored answers of one gate.
 #[derive(Default)]
 pub(super) struct AnswerStore {
     answers: HashMap<Arc<Identity>, StoredAnswer>,
@@ -17,8 +17,8 @@ pub(super) struct AnswerStore {
     order: BTreeMap<u64, Arc<Identity>>,
     /// The number of requests so far, to put them in order.
     questions: u64,
-    /// The bytes of all answers, of those in the making, and of those that are no longer kept but
-    /// still read.
+    /// The bytes of all stored answers, of answers being received, and of dropped answers that
+    /// clients still read.
     taken: Arc<AtomicUsize>,
     max_bytes: usize,
 }
@@ -40,12 +40,13 @@ impl AnswerStore {
         self.make_room(0);
     }
 
-    /// Returns the most bytes of one answer, so that a few of them do not push out all others.
+    /// Returns the most bytes of one answer: a quarter of the memory, so that a single answer does
+    /// not replace all others.
     pub(super) fn longest(&self) -> usize {
         self.max_bytes / 4
     }
 
-    /// Returns the answer to a request, if it is kept.
+    /// Returns the stored answer to a request.
     pub(super) fn find(&mut self, identity: &Identity) -> Option<Arc<KeptAnswer>> {
         let (identity, place) = self.answers.get_key_value(identity)?;
         let identity = Arc::clone(identity);
@@ -58,12 +59,13 @@ impl AnswerStore {
         Some(answer)
     }
 
-    /// Returns the share of an answer in the making.
+    /// Returns a counter for the memory of an answer being received.
     pub(super) fn share(&self) -> Share {
         Share::of(&self.taken)
     }
 
-    /// Takes room for more bytes of an answer. False if there is none.
+    /// Takes memory for more bytes of an answer, and drops older answers if necessary. Returns
+    /// false if there is not enough.
     pub(super) fn take(&mut self, share: &mut Share, bytes: usize) -> bool {
         let fits = self.make_room(bytes);
         if fits {
@@ -72,7 +74,7 @@ impl AnswerStore {
         fits
     }
 
-    /// Keeps an answer, and drops an earlier one to the same request.
+    /// Stores an answer in place of an earlier one to the same request.
     pub(super) fn keep(&mut self, identity: Arc<Identity>, answer: KeptAnswer) {
         self.forget(&identity);
         self.questions += 1;
@@ -86,8 +88,8 @@ impl AnswerStore {
         }
     }
 
-    /// Drops answers until there is room for `bytes`. Returns false if there cannot be, because the
-    /// rest is being received or read.
+    /// Drops stored answers until there is room for `bytes`. Returns false if that is not enough:
+    /// other answers are being received or read.
     fn make_room(&mut self, bytes: usize) -> bool {
         while self.bytes().saturating_add(bytes) > self.max_bytes {
             let Some((_, oldest)) = self.order.pop_first() else { return false };

@@ -8,8 +8,8 @@ use crate::lock;
 use crate::moment::Moment;
 use crate::status;
 
-/// The calling programs. The first few are counted separately and all others together, because a
-/// client may send any text.
+/// The calling programs with their numbers of calls. The first 20 are counted separately and all
+/// others together, because a client may send any User-Agent.
 #[derive(Debug, Default)]
 pub(crate) struct Callers {
     rows: Mutex<Vec<CallerTotals>>,
@@ -28,14 +28,15 @@ struct CallerTotals {
     last: Moment,
 }
 
-/// The row of a program, or a larger number if it is counted among all others.
+/// The number of a program's row. A program without a row of its own has a larger number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CallerRow(u64);
 
 // === impl CallerRow ===
 
 impl CallerRow {
-    /// Returns a number for the program, distinct even among all others.
+    /// Returns a number for the program; programs without a row of their own have different numbers
+    /// too.
     pub(crate) fn number(self) -> u64 {
         self.0
     }
@@ -49,7 +50,7 @@ impl CallerRow {
 // === impl Callers ===
 
 impl Callers {
-    /// Counts a call of a program, with its action and its client; these are empty if unknown.
+    /// Counts a call under its program, action and client (empty if unknown), and returns the row.
     pub(crate) fn called(&self, [agent, action, client]: [&str; 3], now: Moment) -> CallerRow {
         let mut rows = lock(&self.rows);
         let is = |row: &CallerTotals| *row.agent == *agent && *row.action == *action && *row.client == *client;
@@ -104,9 +105,9 @@ impl Callers {
 
 /// The most programs counted separately.
 const ROWS: usize = 20;
-/// The name of the row for all others.
+/// The name of the common row of all further programs.
 const OTHERS: &str = "all others";
-/// The name to show for one program among all others; its own is not kept.
+/// The name shown for a program in the common row; its own name is not stored.
 const ANOTHER: &str = "another program";
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! The last errors of failing keys, in the upstream's own words, for people.
 //!
-//! They are not kept in the limiter, because a text may be longer than all else that is remembered
-//! of a key.
+//! They are stored outside the limiter: an error's text may take more memory than everything else
+//! about its key.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -16,7 +16,7 @@ use crate::limit::Keys;
 use crate::lock;
 use crate::moment::Moment;
 
-/// The last errors of recently failing keys, the latest at the end.
+/// The last errors of failing keys, the latest at the end.
 #[derive(Debug, Default)]
 pub(crate) struct LastErrors(Mutex<VecDeque<KeyError>>);
 
@@ -39,7 +39,7 @@ pub(crate) struct FailingAnswer {
 // === impl LastErrors ===
 
 impl LastErrors {
-    /// Returns the error in the last failing response of a key, if it had this status.
+    /// Returns the last recorded error of a key, if it had this status.
     pub(crate) fn find(&self, key: &Key, status: Option<u16>) -> Option<ErrorWords> {
         let errors = lock(&self.0);
         let error = errors.iter().rev().find(|error| error.key == *key).filter(|error| error.status == status)?;
@@ -64,7 +64,7 @@ impl LastErrors {
 // === impl FailingAnswer ===
 
 impl FailingAnswer {
-    /// Adds to the beginning of the body. Returns false once there is enough of it.
+    /// Adds a frame to the beginning of the body. Returns false once enough was recorded.
     pub(crate) fn keep(&mut self, frame: &Frame<Bytes>) -> bool {
         self.body.as_mut().zip(frame.data_ref()).is_some_and(|(body, data)| body.add(data))
     }

@@ -1,5 +1,5 @@
 //! Hot objects: those called too often or in vain. They are counted at each response and shown in
-//! the status and the log. They decide nothing.
+//! the status and the log; no limit depends on these counts.
 
 use std::sync::Mutex;
 use std::sync::atomic::Ordering::Relaxed;
@@ -11,21 +11,22 @@ use crate::lock;
 use crate::moment::Moment;
 use crate::status;
 
-/// Objects called too often or in vain.
+/// The counts of calls by object, to find those called too often or in vain.
 #[derive(Debug, Default)]
 pub(crate) struct Hot {
     loops: Mutex<Loops>,
-    /// The number of objects with inspected calls: without any, no lock is taken.
+    /// The number of objects whose request bodies are compared. If it is zero, no lock is taken.
     watched: AtomicUsize,
-    /// True if a call may have to be inspected even if it is not too frequent and not denied.
+    /// True if some object has recent calls that were too frequent or denied. Then every call of an
+    /// object must be recorded.
     is_busy: AtomicBool,
 }
 
 // === impl Hot ===
 
 impl Hot {
-    /// Counts a call of an object. Returns whether it came too soon, or `None` if the call need not
-    /// be inspected.
+    /// Counts a call of an object. Returns `None` if nothing more of it need be recorded, and
+    /// otherwise whether the call came too soon after earlier ones.
     #[inline]
     pub(crate) fn count(
         &self,
@@ -43,21 +44,21 @@ impl Hot {
         (too_soon || is_denied || !loops.is_calm()).then_some(too_soon)
     }
 
-    /// Records a call, if [`Self::count`] said so.
+    /// Records the details of a call; used if [`Self::count`] did not return `None`.
     pub(crate) fn learn(&self, seen: &ObjectCall<'_>, too_soon: bool) {
         let mut loops = lock(&self.loops);
         loops.learn(seen, too_soon);
         self.note(&loops);
     }
 
-    /// Returns true if the bodies of an object's calls are to be compared.
+    /// Returns true if the request bodies of an object's calls are to be compared.
     #[inline]
     pub(crate) fn watches(&self, object: u64, reads: bool) -> bool {
         self.watched.load(Relaxed) > 0 && lock(&self.loops).watches(object, reads)
     }
 
-    /// Logs objects that became hot, and returns the loops of updates found since the last run.
-    /// Called every second.
+    /// Logs the objects that became hot or ceased to be, and returns the new hot ones. Called every
+    /// second.
     pub(crate) fn second(&self, gate: &str, now: Moment) -> Vec<Report> {
         let news = {
             let mut loops = lock(&self.loops);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::status;
 
-/// The number of responses by response time: of this minute, and of the last minute.
+/// The number of responses by response time: in the current minute, and in the minute before.
 #[derive(Debug)]
 pub(crate) struct Latency([[AtomicU32; STEPS]; 2]);
 
@@ -45,7 +45,7 @@ impl Default for Latency {
     }
 }
 
-/// Returns a percentile in seconds; `counts` has the number of responses in each step of time.
+/// Returns a percentile in seconds; `counts` are the numbers of responses in each step of time.
 pub(super) fn quantile(counts: &[u64], percent: u64) -> Option<f64> {
     let all: u64 = counts.iter().sum();
     let mut rest = (all * percent).div_ceil(100);
@@ -56,13 +56,13 @@ pub(super) fn quantile(counts: &[u64], percent: u64) -> Option<f64> {
     last.filter(|_| all > 0).map(end)
 }
 
-/// Returns the step of a response time: four steps double it.
+/// Returns the number of the step that contains a response time. Four steps double the time.
 pub(super) fn step(took: Duration) -> usize {
     let octaves = (took.as_secs_f64() / FIRST).max(1.0).log2();
     whole(octaves * 4.0).min(STEPS - 1)
 }
 
-/// Returns the longest time of a step, in seconds.
+/// Returns the upper end of a step, in seconds.
 fn end(step: usize) -> f64 {
     FIRST * (f64::from(u32::try_from(step + 1).unwrap_or(u32::MAX)) / 4.0).exp2()
 }
@@ -74,7 +74,7 @@ fn whole(number: f64) -> usize {
 
 /// The end of the first step, in seconds.
 const FIRST: f64 = 0.0005;
-/// The number of steps: they reach up to half an hour.
+/// The number of steps; the last one ends at half an hour.
 pub(super) const STEPS: usize = 88;
 
 #[cfg(test)]

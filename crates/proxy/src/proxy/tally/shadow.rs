@@ -1,4 +1,4 @@
-//! Counts of calls in shadow that would have been held or refused, since the start.
+//! Counts of calls in shadow mode that would have waited or been refused, since the start.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -10,14 +10,15 @@ use crate::limit::Reason;
 use crate::lock;
 use crate::status::{self, ShadowCalls};
 
-/// The number of calls by class and reason.
+/// The counts of would-be waits and refusals, by class and reason.
 #[derive(Debug, Default)]
 pub(crate) struct Shadow(Mutex<BTreeMap<(String, Reason), Counts>>);
 
 #[derive(Clone, Debug)]
 struct Counts {
     refused: u64,
-    /// Calls that would have waited, by the step of their wait's length.
+    /// The calls that would have waited: a count for each step of waiting time, as in
+    /// [`super::latency`].
     waited: [u64; STEPS],
 }
 
@@ -42,7 +43,7 @@ impl Shadow {
         add(all.entry(key).or_default());
     }
 
-    /// Returns what there was for the status.
+    /// Returns the counts for the status.
     pub(crate) fn tell(&self) -> status::Shadow {
         let mut total = Counts::default();
         let mut by = Vec::new();

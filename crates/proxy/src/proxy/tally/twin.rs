@@ -1,12 +1,14 @@
-//! The twin of a gate's limiter: a second one, under the gate's candidate, that touches no call.
+//! The twin of a gate's limiter: a second limiter that tries out the limits of a candidate
+//! configuration. It delays or refuses no call.
 //!
-//! It gets the arrivals of the calls and what becomes of them, and is played like a replay of the
-//! call log (`tidegate simulate --replay`): never late, with room on every connection, and without
-//! bodies. A call that the candidate sends later gets its answer after the same time. A call that
-//! the limits in force refused has none; it gets the last failure of its key, if that fails.
+//! The twin gets each call's arrival and outcome, and works like a replay of the call log
+//! (`tidegate simulate --replay`): it is never late, it always has connections, and it ignores
+//! bodies. If the twin sends a call later than the gate did, the answer comes as much later. If the
+//! gate refused a call that the twin sends, there is no answer; the twin then assumes the last
+//! failure of the call's key, if that key is failing.
 //!
-//! It is as bounded as the limiter: it keeps the calls that wait, those under way at the gate, and
-//! at most [`LATER`] events of calls that it would have sent later.
+//! Its memory is bounded like the limiter's: it stores the calls that wait, those under way at the
+//! gate, and at most [`LATER`] events of calls that it sends later than the gate did.
 
 mod limiter;
 
@@ -27,51 +29,52 @@ use crate::status;
 #[derive(Debug, Default)]
 pub(crate) struct Twin(Mutex<Option<Box<TwinLimiter>>>);
 
-/// A call at a twin. When it is dropped, the call has ended.
+/// A call's copy at the twin. Dropping it tells the twin that the call has ended.
 #[derive(derive_more::Debug)]
 #[debug("TwinCall {:?}", twin)]
 pub(crate) struct TwinCall {
     tally: Arc<Tally>,
-    /// The beginning of its twin: a reload may have made another one.
+    /// The start of the twin that has this copy: after a reload there may be a new twin.
     twin: Moment,
     stage: TwinStage,
 }
 
-/// The stage of a call at its twin.
+/// The stage of a call's copy at the twin.
 #[derive(Debug)]
 enum TwinStage {
-    /// It was sent when it came. Usually that is all.
+    /// The twin sent the call on arrival, like most calls. The copy is stored here.
     Sent(SentCall),
-    /// It waits, or is sent later than it was: the twin has it.
+    /// The twin lets the call wait, or sent it later than the gate did. The copy is in the twin's
+    /// list.
     Listed(TwinNumber),
     Gone,
 }
 
-/// A sent call.
+/// A call that the twin has sent.
 #[derive(Debug)]
 struct SentCall {
     class: ClassId,
     key: Option<Key>,
     at: Moment,
-    /// Until its outcome is learned.
+    /// The receipt for reporting the outcome; `None` once it is reported.
     receipt: Option<Receipt>,
     slot: Slot,
 }
 
-/// The number of a call, and its place in the table of a twin.
+/// The number of a call, and its index in the twin's list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct TwinNumber {
     call: u64,
     place: usize,
 }
 
-/// The answer to a call.
+/// The upstream's answer to a call, for the twin.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TwinAnswer {
     pub(crate) answer: Answer,
     /// The call's key, if it was not known before.
     pub(crate) key: Option<Key>,
-    /// The time from the call's departure to the head.
+    /// The time from sending the call to the response head.
     pub(crate) after: Duration,
     pub(crate) head: Moment,
 }
@@ -79,8 +82,8 @@ pub(crate) struct TwinAnswer {
 // === impl Twin ===
 
 impl Twin {
-    /// Compares with the candidate of this configuration from now on. A comparison of the same
-    /// limits goes on, any other begins anew.
+    /// Begins a comparison with the candidate of this configuration. If neither the limits nor the
+    /// candidate have changed since `before`, the running comparison continues.
     pub(crate) fn compare(&self, config: &GateConfig, before: Option<&GateConfig>, now: Moment) {
         let gate = &config.options.gate;
         let is_same = |before: &GateConfig| {
@@ -93,8 +96,8 @@ impl Twin {
         }
     }
 
-    /// Plays the arrival of a call that was read under this configuration. Returns the call, unless
-    /// it is refused.
+    /// Plays a call's arrival at the twin. Returns the call's copy; `None` if the twin refused the
+    /// call, or if it was classified by another configuration.
     pub(crate) fn arrive(
         tally: &Arc<Tally>,
         config: &GateConfig,
@@ -109,22 +112,23 @@ impl Twin {
         tally.twin.with(arrive).flatten()
     }
 
-    /// Counts a call that waited under the limits in force, or would have at a shadow.
+    /// Counts a call that waited under the gate's own limits (in shadow mode: that would have
+    /// waited).
     pub(crate) fn waited_in_force(&self, class: &str, reason: Reason, wait: Duration) {
         self.with(|twin| twin.in_force.would_have_waited(class, reason, wait));
     }
 
-    /// Counts a call that the limits in force refused, or would have at a shadow.
+    /// Counts a call that the gate's own limits refused (in shadow mode: would have refused).
     pub(crate) fn refused_in_force(&self, class: &str, reason: Reason) {
         self.with(|twin| twin.in_force.would_have_refused(class, reason));
     }
 
-    /// Returns the fate of a call under the candidate if it arrived now.
+    /// Returns what the candidate would do with a call that arrived now.
     pub(crate) fn preview(&self, arrival: &Arrival<'_>, now: Moment) -> Option<Preview> {
         self.with(|twin| twin.preview(arrival, now))
     }
 
-    /// Plays everything until now, a little at a time.
+    /// Plays all of the twin's events until now, a few at a time.
     pub(crate) async fn catch_up(&self, now: Moment) {
         while self.with(|twin| twin.play(now)) == Some(true) {
             tokio::task::yield_now().await;
@@ -149,7 +153,7 @@ impl Twin {
 // === impl TwinCall ===
 
 impl TwinCall {
-    /// Passes on the answer to the call.
+    /// Reports the call's answer to the twin.
     pub(crate) fn answered(&mut self, answer: &TwinAnswer) {
         self.change(|twin, stage, _| match stage {
             TwinStage::Sent(call) => {
@@ -163,7 +167,7 @@ impl TwinCall {
         });
     }
 
-    /// The limits in force refused the call.
+    /// Reports to the twin that the gate's own limits refused the call.
     pub(crate) fn refused(&mut self) {
         self.change(|twin, stage, clock| {
             if let TwinStage::Sent(call) = std::mem::replace(stage, TwinStage::Gone) {
@@ -175,7 +179,7 @@ impl TwinCall {
         });
     }
 
-    /// Changes the call at its twin, if that is still there.
+    /// Changes the call's copy, if the twin still exists.
     fn change(&mut self, change: impl FnOnce(&mut TwinLimiter, &mut TwinStage, Clock)) {
         let Self { tally, twin: since, stage } = self;
         if matches!(stage, TwinStage::Gone) {
@@ -200,7 +204,7 @@ impl Drop for TwinCall {
     }
 }
 
-/// The most events of calls that are sent later than they were.
+/// The most events of calls that the twin sends later than the gate did.
 const LATER: usize = 10_000;
 
 #[cfg(test)]

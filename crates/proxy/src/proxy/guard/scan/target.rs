@@ -1,8 +1,8 @@
-//! Request lines hyper cannot take as they came.
+//! Request lines that hyper cannot parse as they are.
 //!
-//! `http::Uri` carries 65,534 bytes at most, no `"`, `<` or `>` in a query, no `<`, `>` or backtick
-//! in a path, and only UTF-8. A target longer than [`LONGEST`] reaches hyper cut, but still longer
-//! than that, so that [`super::super::request`] answers 414. Other bytes are percent-encoded, which
+//! `http::Uri` accepts 65,534 bytes at most, no `"`, `<` or `>` in a query, no `<`, `>` or backtick
+//! in a path, and only UTF-8. A target longer than [`LONGEST`] is cut to a length that is still too
+//! long, so that [`super::super::request`] answers 414. Other bytes are percent-encoded, which
 //! means the same to the server.
 
 /// The longest target the gate accepts. hyper takes a little more, so that a cut target is

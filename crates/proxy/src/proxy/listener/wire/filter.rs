@@ -1,10 +1,9 @@
 //! The filter between a client and hyper: passes on what the scanner allows, within bounds of time
 //! and memory (P9, P10).
 //!
-//! If the scanner finds a fault, hyper gets a line that no parser accepts and the end of a head,
-//! without which it would not look at the line. It then answers 400 in its turn, after the answers
-//! still to be sent, and closes. A head that is too large is cut instead, and the guard refuses the
-//! request.
+//! If the scanner finds a fault, hyper gets a line that no parser accepts, and an end of the head,
+//! so that it parses the line. hyper first sends the answers to earlier requests, then answers 400
+//! and closes. A head that is too large is cut instead, and the guard refuses the request.
 
 use std::io;
 use std::pin::Pin;
@@ -25,7 +24,8 @@ use crate::proxy::guard::scan::{Fault, Rest, ScanResult, Scanner};
 /// The scanner of a connection, with bounds on the incoming head.
 pub(super) struct Filter {
     pub(super) scanner: Scanner,
-    /// Bytes scanned and changed. hyper gets them before anything else.
+    /// Bytes to give hyper in place of some that the client sent. hyper gets them before anything
+    /// else.
     replaced: Bytes,
     /// This connection's part of the memory for large heads.
     share: HeadShare,
@@ -85,8 +85,8 @@ impl Filter {
         }
     }
 
-    /// Removes from the buffer the bytes hyper must not get, not yet, or not unchanged.
-    /// Returns true if some are replaced, perhaps by nothing.
+    /// Removes from the buffer what hyper must not get, or must get only later or changed. Returns
+    /// true if some bytes were replaced or dropped.
     fn pass(&mut self, state: &mut WireState, buf: &mut ReadBuf<'_>, before: usize, is_ahead: bool) -> bool {
         let read = buf.filled().get(before..).unwrap_or_default();
         let ScanResult { passed, rest } = self.scan(state, read);

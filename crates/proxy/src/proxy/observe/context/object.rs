@@ -1,4 +1,4 @@
-//! A call's object and body, for finding controllers calling the same object in a loop.
+//! A call's object and body, for finding controllers that call the same object in a loop.
 
 use http::StatusCode;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
@@ -9,7 +9,7 @@ use crate::hot::{CallNames, ObjectCall, PerKey, RefusalKind};
 use crate::limit::Reason;
 use crate::proxy::tally::shortened;
 
-/// What was found in the body of a call to an object called too often or not created.
+/// What was found in the body of a call, if its object is called too often or could not be created.
 #[derive(Debug, Default)]
 pub(super) struct BodyFindings {
     /// The salted digest of the body, to see whether the same body is sent again.
@@ -21,7 +21,8 @@ pub(super) struct BodyFindings {
 // === impl CallContext ===
 
 impl CallContext {
-    /// Returns the allowed rate of calls of one object in this class, if they are counted.
+    /// Returns the rate at which the class allows calls of one object; `None` if calls of single
+    /// objects are not counted.
     #[inline]
     fn per_key(&self) -> Option<&PerKey> {
         self.config.options.gate.policy.classes.get(usize::from(self.call.class.0))?.per_key.as_ref()
@@ -37,18 +38,20 @@ impl CallContext {
         self.looked.get_or_insert_default().digest = digest;
     }
 
-    /// Returns true if the response is a 4xx to a call naming its object in the body.
+    /// Returns true if the call failed to create an object that only its body names: the response
+    /// is a 4xx.
     pub(crate) fn made_nothing(&self, status: StatusCode) -> bool {
         status.is_client_error() && self.key.is_none() && self.call.key.needs_body() && self.per_key().is_some()
     }
 
-    /// Records the object that was not created, from the beginning of the body.
+    /// Records the key and name of the object that was not created, read from the beginning of the
+    /// body.
     pub(crate) fn would_have_made(&mut self, key: Option<Key>, body: &[u8]) {
         let name = self.call.object_name(Some(body));
         self.looked.get_or_insert_default().made = key.map(|key| (key, name));
     }
 
-    /// Counts the call among those of its object.
+    /// Counts the call toward the rate of its object.
     #[inline]
     pub(super) fn count_object(&self, status: StatusCode) {
         let Some(per_key) = self.per_key() else { return };
@@ -62,7 +65,7 @@ impl CallContext {
         }
     }
 
-    /// Inspects a call of an object called too often, or in vain.
+    /// Records a call of an object that is called too often, or again and again in vain.
     #[cold]
     fn look_at_object(&self, key: Key, status: StatusCode, too_soon: bool) {
         let seen = ObjectCall {
@@ -107,7 +110,7 @@ impl CallContext {
         }
     }
 
-    /// Returns the path of the object in its API; empty if it is not known for sure.
+    /// Returns the path of the object in its API; empty if it is uncertain.
     fn object_path(&self) -> String {
         let call = &self.call.call;
         if !call.is_resource || call.is_ambiguous || call.name().is_empty() || call.path().len() > LONGEST_PATH {

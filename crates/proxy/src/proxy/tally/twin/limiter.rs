@@ -1,4 +1,4 @@
-//! The limiter of a candidate, and the calls at it, in virtual time.
+//! The limiter of a candidate, and its copies of the calls, in virtual time.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -13,34 +13,35 @@ use crate::proxy::gate_config::GateConfig;
 use crate::proxy::tally::shadow::Shadow;
 use crate::telemetry::table;
 
-/// The limiter of a candidate with its calls, and the counts of both limits since it began.
+/// The limiter of a candidate with its copies of the calls, and the counts of both: of the gate's
+/// own limits and of the candidate's.
 #[derive(Debug)]
 pub(super) struct TwinLimiter {
     gate: Arc<str>,
     policy: Arc<Policy>,
     limiter: Limiter,
-    /// True if a call may wait for a slot.
+    /// True if the candidate limits calls in flight, so that a call may wait for a slot.
     pub(super) limits_slots: bool,
-    /// The generation of the configuration in force.
+    /// The number of the gate's current configuration.
     pub(super) generation: u64,
     pub(super) since: Moment,
     pub(super) calls: u64,
-    /// Calls listed, ever.
+    /// The number of calls ever put into the list.
     listed: u64,
     entries: Vec<TwinEntry>,
-    /// The free places among the entries.
+    /// The free indexes in `entries`.
     free: Vec<usize>,
     /// The waiting calls.
     tickets: HashMap<Ticket, TwinNumber>,
-    /// What comes after now, because calls were sent later than they really were.
+    /// Events in the future, of calls that the twin sent later than the gate did.
     later: BinaryHeap<Reverse<(Moment, TwinNumber)>>,
-    /// How long the upstream took lately, by class.
+    /// The upstream's recent response time, for each class.
     usual: Vec<Duration>,
     pub(super) in_force: Shadow,
     pub(super) candidate: Shadow,
 }
 
-/// A listed call, until both it and the real one have ended.
+/// A call in the list. It stays there until it has ended both at the gate and at the twin.
 #[derive(Debug)]
 struct TwinEntry {
     number: TwinNumber,
@@ -48,7 +49,7 @@ struct TwinEntry {
     key: Option<Key>,
     stage: Stage,
     fate: Fate,
-    /// The length of the real answer's body, once it has ended.
+    /// The duration of the real response body, once it has ended.
     body: Option<Duration>,
 }
 
@@ -61,19 +62,19 @@ enum Stage {
     Gone,
 }
 
-/// What has become of the real call.
+/// What has become of the real call, at the gate.
 #[derive(Clone, Copy, Debug)]
 enum Fate {
     UnderWay,
     Answered(TwinAnswer),
-    /// Refused: the last failure of its key is all that is known.
+    /// The gate refused it, so there is no answer.
     Refused,
 }
 
 // === impl TwinLimiter ===
 
 impl TwinLimiter {
-    /// Makes the twin for the candidate of a configuration, at rest.
+    /// Creates the twin for the candidate of a configuration, without calls.
     pub(super) fn new(config: &GateConfig, now: Moment) -> Option<Self> {
         let policy = Arc::clone(config.options.gate.candidate.as_ref()?);
         let mut limiter = Limiter::new(Policy::clone(&policy), SEED, now);
@@ -97,7 +98,7 @@ impl TwinLimiter {
         })
     }
 
-    /// Plays an arrival. Returns the call, unless it is refused.
+    /// Plays a call's arrival. Returns the call's copy; `None` if the candidate refuses it.
     pub(super) fn arrive(&mut self, arrival: &Arrival<'_>, now: Moment) -> Option<TwinStage> {
         self.play(now);
         self.calls += 1;
@@ -118,7 +119,7 @@ impl TwinLimiter {
         stage
     }
 
-    /// Lists a call sent when it came.
+    /// Puts a call that the twin sent on arrival into the list.
     pub(super) fn list(&mut self, call: SentCall) -> TwinNumber {
         self.enlist(call.class, call.key, Stage::Sent(call))
     }
@@ -134,7 +135,7 @@ impl TwinLimiter {
         number
     }
 
-    /// Learns the answer to a call sent when it came.
+    /// Records the answer to a call that the twin sent on arrival.
     pub(super) fn learned(&mut self, call: &mut SentCall, answer: &TwinAnswer) {
         self.play(answer.head);
         self.took(call.class, answer.after);
@@ -144,7 +145,7 @@ impl TwinLimiter {
         self.claim(answer.head);
     }
 
-    /// Ends a call sent when it came.
+    /// Ends a call that the twin sent on arrival.
     pub(super) fn over(&mut self, mut call: SentCall, now: impl FnOnce() -> Moment) {
         let is_idle = self.tickets.is_empty() && self.later.is_empty();
         let now = if is_idle { Moment::ZERO } else { now() };
@@ -162,7 +163,7 @@ impl TwinLimiter {
         }
     }
 
-    /// Notes the real answer to a listed call.
+    /// Records the real answer to a call in the list.
     pub(super) fn answered(&mut self, number: TwinNumber, answer: &TwinAnswer) {
         self.play(answer.head);
         let Some(entry) = self.entry(number) else { return };
@@ -173,7 +174,7 @@ impl TwinLimiter {
         self.claim(answer.head);
     }
 
-    /// Notes that the limits in force refused a call.
+    /// Records that the gate's own limits refused a call in the list.
     pub(super) fn refused(&mut self, number: TwinNumber, now: Moment) {
         self.play(now);
         let Some(entry) = self.entry(number) else { return };
@@ -182,7 +183,7 @@ impl TwinLimiter {
         self.claim(now);
     }
 
-    /// Notes that a call has ended: its body, or before it was answered.
+    /// Records that the real call has ended: with its body, or before it was answered.
     pub(super) fn ended(&mut self, number: TwinNumber, now: Moment) {
         self.play(now);
         let Some(entry) = self.entry(number) else { return };
@@ -208,14 +209,14 @@ impl TwinLimiter {
         self.claim(now);
     }
 
-    /// Returns the fate of a call if it arrived now.
+    /// Returns what the candidate would do with a call that arrived now.
     pub(super) fn preview(&mut self, arrival: &Arrival<'_>, now: Moment) -> Preview {
         self.play(now);
         self.limiter.preview(arrival, now)
     }
 
-    /// Plays what has come about by `until`, each event at its own time. Returns true if there is
-    /// more, because so much was due.
+    /// Plays the events up to `until`, each at its own time. Returns true if more are left, because
+    /// it plays at most [`AT_ONCE`].
     pub(super) fn play(&mut self, until: Moment) -> bool {
         for _ in 0..AT_ONCE {
             if self.tickets.is_empty() && self.later.is_empty() {
@@ -234,7 +235,7 @@ impl TwinLimiter {
         true
     }
 
-    /// Sends the waiting calls that have their turn.
+    /// Sends the waiting calls whose turn it is.
     fn claim(&mut self, now: Moment) {
         if self.tickets.is_empty() {
             return;
@@ -263,7 +264,8 @@ impl TwinLimiter {
         }
     }
 
-    /// Takes the next steps of a call as far as it is known what becomes of it, or puts them off.
+    /// Moves a call to its next stages, as far as the real call's outcome is known. A stage in the
+    /// future becomes an event.
     fn go_on(&mut self, number: TwinNumber, now: Moment) {
         let Some(entry) = self.entry(number) else { return };
         let class = usize::from(entry.class.0);
@@ -295,7 +297,7 @@ impl TwinLimiter {
         }
     }
 
-    /// Gives the limiter the outcome of a call.
+    /// Reports the outcome of a call to the limiter.
     fn learn(&mut self, receipt: Receipt, fate: Fate, of: Option<Key>, now: Moment) {
         let (answer, key) = match fate {
             Fate::Answered(TwinAnswer { answer, key, .. }) => (answer, key.filter(|_| receipt.key().is_none())),
@@ -314,13 +316,13 @@ impl TwinLimiter {
         }
     }
 
-    /// Returns the places for listed calls.
+    /// Returns the size of the list, free indexes included.
     #[cfg(test)]
     pub(super) fn places(&self) -> usize {
         self.entries.len()
     }
 
-    /// Returns the calls with a slot.
+    /// Returns the number of calls with a slot.
     #[cfg(test)]
     pub(super) fn slots(&self, now: Moment) -> u32 {
         self.limiter.overview(now).slots.used
@@ -346,7 +348,7 @@ impl TwinLimiter {
         self.entries.get_mut(number.place).filter(|entry| entry.number == number)
     }
 
-    /// Forgets a call.
+    /// Removes a call from the list.
     fn remove(&mut self, number: TwinNumber) {
         if let Some(entry) = self.entry(number) {
             entry.number.call = 0;
@@ -360,15 +362,15 @@ fn sent(permit: Permit, class: ClassId, key: Option<Key>, at: Moment) -> SentCal
     SentCall { class, key, at, receipt: Some(receipt), slot }
 }
 
-/// The seed of a replay, so that both draw the same delays.
+/// The random seed. A replay uses the same one, so that both draw the same delays.
 const SEED: u64 = 1;
-/// More room than there can ever be calls.
+/// A number of places on connections that calls never use up.
 const ROOM: i64 = 1 << 40;
-/// The upstream's assumed time, before any is known.
+/// The assumed response time of the upstream before the first response.
 const USUAL: Duration = Duration::from_millis(10);
 /// The most events played under the lock.
 const AT_ONCE: usize = 80;
-/// Nothing was learned.
+/// The outcome if nothing was learned about the upstream.
 const NOTHING: Answer = Answer::new(Outcome::Abandoned, None);
-/// The fate of a call ended without an answer.
+/// The outcome of a real call that ended without an answer.
 const LEFT: Fate = Fate::Answered(TwinAnswer { answer: NOTHING, key: None, after: Duration::ZERO, head: Moment::ZERO });
