@@ -1,8 +1,8 @@
-//! The configuration in force, as data.
+//! The current configuration, as data.
 
 use serde::{Deserialize, Serialize};
 
-/// The configuration in force.
+/// The current configuration of the process.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Config {
     /// The hash of the effective configuration: twelve hexadecimal digits, equal if the

@@ -46,7 +46,7 @@ pub struct EgressHandshakes {
 pub struct Tunnels {
     /// The host with its port.
     pub host: String,
-    /// The gate listing the host, if any: its limits do not apply to calls in a tunnel.
+    /// The gate that lists the host, if any. Its limits do not apply to the calls in these tunnels.
     pub gate: String,
     /// The number of open tunnels.
     pub open: usize,

@@ -1,10 +1,10 @@
-//! The explanation of one call: how a gate reads it, and what would happen.
+//! The explanation of one call: how a gate classifies it, and what would happen to it now.
 
 use serde::{Deserialize, Serialize};
 
 use super::{FailingKey, SharedBucket};
 
-/// How a gate reads a call, and what it would do with the call now.
+/// How a gate classifies a call, and what it would do with the call now.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Explanation {
     /// The name of the gate.
@@ -15,43 +15,44 @@ pub struct Explanation {
     pub lane: String,
     /// The verb, as the gate read it.
     pub verb: String,
-    /// The flow of the call; flows take turns.
+    /// The flow of the call. Flows of a class take turns, so that none holds up the others.
     pub flow: String,
-    /// The key for remembering its failures; absent if there is none, or if it is in the
-    /// body.
+    /// The key by which the gate remembers the call's failures; absent if the call has none, or if
+    /// only its body tells.
     pub key: Option<String>,
     /// The connection group: `leases`, `short` or `long_running`.
     pub group: String,
-    /// True if the call does not count as in flight and, unless its class says otherwise, takes no
-    /// token.
+    /// True for a call such as a watch. It does not count as in flight and, unless its class says
+    /// otherwise, takes no token.
     pub long_running: bool,
-    /// What would happen: `goes`, `waits`, `refused` or `unconnected`; in shadow mode what would be
-    /// counted.
+    /// What would happen: `goes`, `waits`, `refused` or `unconnected`. In shadow mode every call is
+    /// sent, and this would only be counted.
     pub now: String,
-    /// True in shadow mode: every call goes at once.
+    /// True in shadow mode: the call would be sent at once.
     pub shadow: bool,
     /// The reason for waiting or for a refusal.
     pub reason: Option<String>,
-    /// The shortest possible wait, or the Retry-After.
+    /// The shortest wait in seconds, or the Retry-After of a refusal.
     pub seconds: f64,
-    /// The decision of the gate's candidate, if it has one.
+    /// What the gate's candidate would decide, if the gate has one: limits to be compared with the
+    /// current ones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub candidate: Option<Decided>,
-    /// The state of its failing key.
+    /// The failures of the call's key, if the key is failing.
     pub failing: Option<FailingKey>,
-    /// Sentences about what else would affect the call.
+    /// Sentences about what else affects the call, such as a bypass.
     pub notes: Vec<String>,
-    /// The buckets the gate shares with others, as far as the call needs them.
+    /// The gate's buckets shared with other gates.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub shared: Vec<SharedBucket>,
 }
 
-/// The decision of a candidate about a call.
+/// What a candidate would decide about a call.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Decided {
     /// `goes`, `waits` or `refused`.
     pub now: String,
-    /// The reason of a wait or a refusal; else empty.
+    /// The reason of a wait or a refusal; otherwise empty.
     pub reason: String,
     /// The least wait, or the Retry-After.
     pub seconds: f64,

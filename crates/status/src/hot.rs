@@ -14,14 +14,15 @@ pub struct HotObject {
     /// A description to put after the name: `written 1,210 times in 10 minutes by manager/1.2, the
     /// same body each time`.
     pub says: String,
-    /// The number of calls in the last ten minutes; if they are in vain, in a row.
+    /// The number of calls in the last ten minutes. If the calls are in vain: the number of failed
+    /// calls in a row.
     pub calls: u64,
     /// The seconds from the first of these calls to the last.
     pub seconds: f64,
     /// The common status of all calls, if they are in vain.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<u16>,
-    /// True if the gate refuses calls coming too soon.
+    /// True if the gate refuses calls of this object that come too soon.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub enforced: bool,
     /// The programs calling the object; empty if names are not shown.

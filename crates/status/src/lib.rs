@@ -67,36 +67,37 @@ pub struct GateStatus {
     pub listen: Vec<String>,
     /// The upstream's URL.
     pub upstream: String,
-    /// The upstream's host, if the gate is one of several behind the egress listener; otherwise
-    /// empty.
+    /// The upstream's host, if the gate is one of several made for hosts of the egress listener;
+    /// otherwise empty.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub host: String,
     /// Set while an operator lets every call pass without limits.
     pub bypass: Option<Bypass>,
-    /// The decisions about calls in shadow: all, or those of some classes.
+    /// What the limits would have done to calls in shadow mode: to all, or to those of some
+    /// classes. Absent if no class is in shadow mode.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shadow: Option<Shadow>,
-    /// The decisions of the limits in force and of the candidate beside them.
+    /// The comparison of the current limits with a candidate's, if the gate has a candidate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub candidate: Option<Candidate>,
     /// The calls sent since the start.
     pub admitted: u64,
     /// The calls refused since the start.
     pub refused: u64,
-    /// The calls that passed without limits since the start, let through by an operator.
+    /// The calls since the start that were sent without limits during an operator's bypass.
     pub bypassed: u64,
-    /// The responses since the start with links leading past the gate.
+    /// The responses since the start with links to the upstream itself: a client that follows them
+    /// bypasses the gate.
     pub links_passed: u64,
-    /// The calls since the start answered from a kept response, after the upstream
-    /// confirmed it.
+    /// The calls since the start that got a stored response, confirmed by the upstream.
     pub revalidated: u64,
-    /// The bytes of responses kept to be confirmed by the upstream.
+    /// The memory taken by stored responses, in bytes.
     pub kept_bytes: usize,
-    /// The number of waiting calls, in queues or for their keys.
+    /// The number of waiting calls: in queues, or because their keys are failing.
     pub waiting: usize,
-    /// The bytes held for waiting calls.
+    /// The memory taken by the heads and bodies of waiting calls, in bytes.
     pub waiting_bytes: usize,
-    /// The number of calls waiting because their keys fail.
+    /// The number of calls waiting because their keys are failing.
     pub held: usize,
     /// The calls in flight, and their limit.
     pub slots: Slots,
@@ -108,19 +109,19 @@ pub struct GateStatus {
     pub queues: Vec<Queue>,
     /// The number of failing keys; `keys` may have fewer.
     pub keys_failing: usize,
-    /// The number of failing keys with a call testing them, waiting or upstream.
+    /// The number of trials: calls testing whether a failing key works again, waiting or sent.
     pub trials: usize,
-    /// The failing keys, the next to be tried first; not more than a hundred.
+    /// The failing keys, the next to be tested first; not more than a hundred.
     pub keys: Vec<FailingKey>,
     /// The objects called too often or in vain; not more than a hundred.
     pub hot: Vec<HotObject>,
-    /// The pauses asked for by the upstream, or kept for a reserve of its quota.
+    /// The pauses: those the upstream asked for, and those that save the rest of its quota.
     pub pauses: Vec<Pause>,
-    /// The upstream's own quotas, by its last responses.
+    /// The upstream's own quotas, as its last responses reported them.
     pub quotas: Vec<UpstreamQuota>,
     /// The connections to the upstream, by group.
     pub connections: Vec<Connections>,
-    /// The last refusals, latest first; equal ones are counted together.
+    /// The last refusals, latest first. Refusals of the same kind are counted together.
     pub refusals: Vec<Refusal>,
     /// The calls the upstream itself rejected since the start, by kind of rejection.
     pub rejections: Vec<Rejection>,
@@ -140,10 +141,10 @@ pub struct Bypass {
     pub until_ms: u64,
 }
 
-/// A quota of the upstream, by its last response.
+/// A quota of the upstream, as its last response about it reported.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct UpstreamQuota {
-    /// The part of the API the quota is for, in the upstream's words.
+    /// The part of the API to which the quota applies, in the upstream's words.
     pub resource: String,
     /// A hash of the credential or account; empty if the gate does not tell callers apart.
     pub account: String,
@@ -181,45 +182,46 @@ pub struct Bucket {
     pub part: usize,
     /// Tokens per second now.
     pub rate: f64,
-    /// Tokens per second when throttling by the upstream does not slow it down.
+    /// Tokens per second when the upstream does not throttle. While it does, `rate` may be lower.
     pub full_rate: f64,
     /// The most tokens in the bucket.
     pub burst: u32,
-    /// Tokens now; below zero if some are promised.
+    /// The tokens in the bucket now; below zero if future tokens are already reserved for calls.
     pub level: f64,
-    /// The state of the bucket at the other gates, if it is shared.
+    /// The state of the bucket in its store, if the gate shares it with other gates.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shared: Option<SharedBucket>,
 }
 
-/// A bucket shared with other gates, as seen by this gate.
+/// A bucket shared with other gates, as this gate knows it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SharedBucket {
-    /// The name, the same at all its gates.
+    /// The name of the shared bucket, the same at all its gates.
     pub name: String,
     /// The name of the bucket's store; empty for the memory of this process.
     pub store: String,
-    /// `shared`; while the store is away, `fallback` (at this gate's part of the rate) or
-    /// `stopped`.
+    /// `shared`, or the state while the store does not answer: `fallback` (this gate uses its part
+    /// of the rate) or `stopped`.
     pub state: String,
-    /// The number of parts, if it is split by account, action or credential.
+    /// The number of parts, if the bucket is split by account, action or credential.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parts: Option<usize>,
-    /// The number of gates sharing the bucket, by the store's last answer; of a split bucket, its
-    /// most used part.
+    /// The number of gates sharing the bucket, from the store's last answer. Of a split bucket, it
+    /// is that of the part with most gates.
     pub members: u32,
-    /// The tokens in the store by its last answer, of the part with the fewest; below zero if some
-    /// are promised.
+    /// The tokens in the store, from its last answer; below zero if future tokens are already
+    /// promised to gates. Of a split bucket, it is that of the part with the fewest.
     pub level: f64,
-    /// The number of tokens this gate holds, of all parts.
+    /// The number of tokens that this gate has taken from the store and not used yet, in all parts.
     pub held: usize,
-    /// Tokens per second now, of the slowest part: of this gate alone while the store is away,
-    /// otherwise of all gates together.
+    /// Tokens per second now: of all gates together, or of this gate alone while the store does not
+    /// answer. Of a split bucket, it is that of the slowest part.
     pub rate: f64,
-    /// The milliseconds until a call can have a token, if known.
+    /// The milliseconds until a token is free for a call, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_ms: Option<u64>,
-    /// True if another gate is configured with stricter limits, which apply to all.
+    /// True if another gate has stricter limits for this bucket in its configuration. The strictest
+    /// apply to all.
     pub differs: bool,
 }
 
@@ -230,10 +232,11 @@ pub struct Class {
     pub name: String,
     /// The rank of the class: `exempt`, `high`, `normal` or `low`.
     pub lane: String,
-    /// True if its calls pass at once, and are only counted.
+    /// True in shadow mode: the calls of the class are sent at once, and what the limits would have
+    /// done is only counted.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub shadow: bool,
-    /// Calls since these limits came into force, of all hosts.
+    /// The number of calls since the last change of the limits, for all hosts of the gate together.
     pub calls: u64,
     /// The number of calls in its queues.
     pub waiting: usize,
@@ -246,7 +249,7 @@ pub struct Class {
 pub struct Queue {
     /// The class of the queue's calls.
     pub class: String,
-    /// The flow of the queue's calls; empty if it could be a name and names are not shown.
+    /// The flow of the queue's calls; empty if names are not shown and the flow could be one.
     pub flow: String,
     /// True if the queue's calls test failing keys.
     pub retry: bool,
@@ -258,7 +261,7 @@ pub struct Queue {
     pub reason: String,
 }
 
-/// A failing key.
+/// A failing key: calls of this key have failed, and further ones are delayed.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct FailingKey {
     /// The name of the key, as `tidegate forget` takes it; empty if names are not shown.
@@ -279,21 +282,23 @@ pub struct FailingKey {
     pub next_at_ms: u64,
 }
 
-/// A pause: the upstream asked for it, or it keeps a reserve of a quota.
+/// A pause: a time in which calls are not sent. The upstream asked for it, or it saves the rest of
+/// a quota.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Pause {
-    /// The waiting calls: `gate`, `class NAME` or `credential HASH`.
+    /// The calls that must wait: `gate` (all), `class NAME` or `credential HASH`.
     pub who: String,
     /// When the pause ends.
     pub until_ms: u64,
-    /// `shared` if the upstream asked another gate; empty if it asked this one.
+    /// `shared` if another gate was asked for the pause and passed it on; empty if this gate was
+    /// asked.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub from: String,
-    /// How many calls are left of the upstream's quota, if the pause keeps a reserve of it
+    /// The number of calls left in the upstream's quota, if the pause saves them for other users
     /// (`signals.reserve`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub left: Option<u64>,
-    /// The number of calls in the whole quota.
+    /// The number of calls in the whole quota, if the pause saves the rest of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<u64>,
 }
@@ -309,7 +314,7 @@ pub struct Connections {
     pub used: usize,
     /// How many more calls the connections can take.
     pub free: usize,
-    /// Why no connection can be made, if so.
+    /// The reason why no connection can be made; absent if one can.
     pub down: Option<String>,
 }
 
@@ -324,13 +329,14 @@ pub struct Refusal {
     pub class: String,
     /// The reason: one of the reasons of refusals.
     pub reason: String,
-    /// The key of the calls if names are shown, otherwise verb and resource.
+    /// The key of the calls, or only their verb and resource if names are not shown.
     pub call: String,
-    /// The Retry-After of the last of these refusals, sent or not.
+    /// The retry time in seconds of the last of these refusals, whether or not the answer had a
+    /// Retry-After.
     pub retry_in_seconds: f64,
 }
 
-/// Calls the upstream rejected, and not the gate.
+/// Calls that the upstream itself rejected after the gate had sent them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Rejection {
     /// The kind of rejection: `priority_and_fairness`, `rate_limit`, `disruption_budget` or
@@ -342,7 +348,8 @@ pub struct Rejection {
     pub at_ms: u64,
 }
 
-/// The time until the response head, over the last minute or two, without watches and the like.
+/// Statistics of the upstream's response times in the last minute or two. Long calls such as
+/// watches are left out.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Latency {
     /// The number of calls measured.
@@ -353,14 +360,14 @@ pub struct Latency {
     pub p99_seconds: f64,
 }
 
-/// A program making calls, and how many.
+/// A program (by its User-Agent) and the number of its calls.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct CallerStatus {
     /// The first word of the program's User-Agent; empty if it sends none, `all others` for
     /// programs that are not counted separately.
     pub user_agent: String,
-    /// The action of the calls in their cloud provider's words, or empty if the gate is not
-    /// configured for a provider.
+    /// The cloud provider's name of the calls' action; empty if the gate is not configured for a
+    /// provider.
     pub action: String,
     /// The name of the client, if the gate authenticates clients; otherwise empty.
     pub client: String,
@@ -381,7 +388,7 @@ pub struct History {
     pub admitted: Vec<u64>,
     /// The number of calls refused in each step of the history.
     pub refused: Vec<u64>,
-    /// The most calls that waited at a time in each step of the history.
+    /// The most calls waiting at the same time, in each step of the history.
     pub waiting: Vec<u64>,
 }
 

@@ -1,4 +1,4 @@
-//! The lists about a gate, as data for the status page and the terminal.
+//! The tables about a gate, as data for the status page and the terminal.
 
 use super::text::{ago, bytes, count, duration, number, rejected_by, until};
 use super::{Bucket, Class, EgressStatus, FailingKey, GateStatus, QuotaSpender, ShadowCalls, SharedBucket, Status};
@@ -8,7 +8,7 @@ pub(super) struct List {
     pub(super) heading: &'static str,
     pub(super) columns: Columns,
     pub(super) rows: Vec<Vec<TableCell>>,
-    /// A remark below the table; commands and keys in it are in backticks.
+    /// A remark shown below the table. Commands and configuration keys in it are in backticks.
     pub(super) note: String,
 }
 
@@ -18,9 +18,9 @@ type Columns = &'static [&'static str];
 /// A cell of a table.
 pub(super) enum TableCell {
     Text(String),
-    /// A name for use in commands.
+    /// A name as the user would type it in a command.
     Code(String),
-    /// What a word means to a reader, and the word itself.
+    /// A description for the reader, and the word of the data that it describes.
     Word(&'static str, String),
     /// A fill level as text, and as a fraction.
     Level(String, f64),
@@ -32,7 +32,7 @@ pub(super) enum TableCell {
     Link(String, String),
 }
 
-/// Returns the non-empty lists, those about problems first.
+/// Returns the tables that have rows, those about problems first.
 pub(super) fn lists(gate: &GateStatus, now_ms: u64) -> impl Iterator<Item = List> {
     let hot = list("Hot objects", &["Object", "What is done to it", "Since", "Last"], &gate.hot, |hot| {
         let object = TableCell::Code(hot.title().to_owned());
@@ -119,8 +119,8 @@ fn shadow_cells(calls: &ShadowCalls) -> [TableCell; 6] {
     ]
 }
 
-/// Returns the decisions of the candidate beside those of the limits in force: all, then by class
-/// and reason.
+/// Returns the table that compares the limits in force with the candidate's: first all calls, then
+/// each class and reason.
 fn candidate(gate: &GateStatus, now_ms: u64) -> List {
     let columns = &["Limits", "Class", "Because", "Wait", "p50", "p99", "Refused"];
     let both = gate.candidate.iter().flat_map(|both| [("in force", &both.in_force), ("candidate", &both.candidate)]);
@@ -152,7 +152,7 @@ fn callers(gate: &GateStatus, now_ms: u64) -> List {
     })
 }
 
-/// Lists the classes with calls; the others are only counted.
+/// Returns the table of the classes that had calls, with the number of the others in a note.
 fn classes(gate: &GateStatus) -> List {
     let used: Vec<_> = gate.classes.iter().filter(|class| !class.is_idle()).collect();
     let slots = |class: &&Class| {
@@ -173,7 +173,7 @@ fn classes(gate: &GateStatus) -> List {
     list
 }
 
-/// Says how many classes are left out because they had no calls.
+/// Returns a note with the number of classes left out because they had no calls.
 fn without_calls(classes: usize) -> String {
     match classes {
         0 => String::new(),
@@ -181,7 +181,7 @@ fn without_calls(classes: usize) -> String {
     }
 }
 
-/// Returns the non-empty lists of the egress listener.
+/// Returns the tables of the egress listener that have rows.
 pub(super) fn egress_lists(egress: &EgressStatus) -> impl Iterator<Item = List> {
     let columns = &["Tunnels to", "Open", "In all", "Bytes up", "Bytes down", "Listed by"];
     let mut tunnels = list("Tunnels, which are not read", columns, &egress.tunnels, |tunnels| {
@@ -216,14 +216,14 @@ pub(super) fn egress_lists(egress: &EgressStatus) -> impl Iterator<Item = List> 
     [tunnels, refusals, handshakes].into_iter().filter(|list| !list.rows.is_empty())
 }
 
-/// Lists the stores of shared buckets.
+/// Returns the table of the stores of shared buckets.
 pub(super) fn store_list(status: &Status) -> List {
     list("Stores of shared buckets", &["Store", "Address", "State"], &status.stores, |store| {
         vec![text(&store.name), TableCell::Code(store.address.clone()), text(&store.summary(status.now_ms))]
     })
 }
 
-/// Lists several gates, in this order, with a link to each (`#gate` and its index).
+/// Returns the table of several gates, in this order, each with a link (`#gate` and its index).
 pub(super) fn overview(gates: &[&GateStatus], now_ms: u64) -> List {
     let columns = &["Gate", "State", "Waiting", "Failing keys", "Admitted", "Refused", "Upstream answers"];
     let row = |(place, gate): (usize, &&GateStatus)| {
@@ -298,7 +298,8 @@ impl FailingKey {
 }
 
 impl SharedBucket {
-    /// Describes the gates sharing a bucket and the bucket's state; `place` follows the gates.
+    /// Describes with how many gates a bucket is shared, and its state. `place` is text to insert
+    /// after the number.
     pub fn says(&self, place: &str) -> String {
         let Self { name, level, held, .. } = self;
         let others = match self.members.saturating_sub(1) {
@@ -385,7 +386,7 @@ fn text(value: &impl ToString) -> TableCell {
 
 /// The text shown for a missing value.
 const NONE: &str = "\u{2013}";
-/// A hint shown below failing keys.
+/// A hint shown below the failing keys.
 const HEALED: &str = "Once the cause is healed, `tidegate forget --all` has them tried at once.";
 
 impl GateStatus {

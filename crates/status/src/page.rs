@@ -8,7 +8,8 @@ use super::lists::{List, TableCell, egress_lists, lists, overview, store_list};
 use super::text::{ago, clock, count, duration, escaped};
 use super::{EgressStatus, GateStatus, Status, spark};
 
-/// The path of the style sheet. As a file, it needs no exception for inline styles.
+/// The path of the style sheet. It is not part of the page, because the content security policy
+/// forbids inline styles.
 pub const STYLE_PATH: &str = "/status.css";
 /// The style sheet.
 pub const STYLE: &str = include_str!("page/style.css");
@@ -110,7 +111,7 @@ fn section(list: &List) -> String {
     }
 }
 
-/// Renders the main numbers of a gate, three of them with their last ten minutes.
+/// Renders the main numbers of a gate, three of them with a picture of the last ten minutes.
 fn figures(gate: &GateStatus) -> String {
     let history = &gate.history;
     let rates = |name: &str, class: &str, values: &[u64], total: u64| {
@@ -160,7 +161,7 @@ fn answers(gate: &GateStatus) -> String {
     figure("Upstream answers within", "calm", &median, &more, "")
 }
 
-/// Draws the last ten minutes of a number, with their scale.
+/// Draws the values of the last ten minutes, with the scale. `says` is the text for screen readers.
 fn picture(values: &[u64], top: &str, says: &str) -> String {
     let spark = spark::svg(values, POINTS, says);
     // The text of the picture says the same.

@@ -17,7 +17,8 @@ pub struct QuotaSpender {
 // === impl Pause ===
 
 impl Pause {
-    /// Returns why calls pause: the upstream asked for it, or to keep a reserve of its quota.
+    /// Returns the reason for the pause: the upstream asked for it, or it saves the rest of its
+    /// quota.
     pub fn because(&self) -> String {
         match (self.left, self.limit) {
             (Some(left), Some(limit)) => kept(left, limit),
@@ -30,7 +31,7 @@ impl Pause {
 // === impl Class ===
 
 impl Class {
-    /// Returns true if the class or gate had no calls.
+    /// Returns true if the class had no calls.
     pub(super) fn is_idle(&self) -> bool {
         self.calls == 0 && self.waiting == 0 && self.slots.used == 0
     }
@@ -39,14 +40,14 @@ impl Class {
 // === impl GateStatus ===
 
 impl GateStatus {
-    /// Returns what a reason for waiting means at this gate.
+    /// Returns what a reason for waiting means at this gate, as part of a sentence.
     pub(super) fn meaning(&self, reason: &str) -> &'static str {
         let keeps = !self.pauses.is_empty() && self.pauses.iter().all(|pause| pause.left.is_some());
         if reason == "pause" && keeps { KEEPS } else { meaning(reason) }
     }
 }
 
-/// Describes that a reserve of a quota is kept.
+/// Describes how much of a quota is left and saved for other users.
 pub fn kept(left: u64, limit: u64) -> String {
     format!("{left} of {limit} left; `signals.reserve` keeps them")
 }

@@ -1,11 +1,13 @@
-//! The decisions of a shadow: a gate, or some of its classes, with limits that only count.
+//! What limits in shadow mode would have done. They apply to a gate or to some of its classes, and
+//! only count.
 
 use serde::{Deserialize, Serialize};
 
 use super::text::{count, duration};
 use super::{Fact, GateStatus};
 
-/// What the limits would have done since the start. In shadow mode no call is held or refused.
+/// What the limits would have done since the start, if they were enforced. In shadow mode all calls
+/// are sent.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Shadow {
     /// The counts of all calls together.
@@ -18,13 +20,14 @@ pub struct Shadow {
 /// What the limits would have done to some calls.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ShadowCalls {
-    /// The class of the calls; left out for all together.
+    /// The class of the calls; left out in the sum of all.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub class: String,
-    /// The reason: one of the reasons of refusals; left out for all together.
+    /// The reason of the waits and refusals: one of the reasons of refusals; left out in the sum of
+    /// all.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reason: String,
-    /// The number of calls that would have waited and left by now.
+    /// The number of calls that would have waited and been sent by now.
     pub would_have_waited: u64,
     /// The median of the calls' waits; absent if there are none.
     pub median_seconds: Option<f64>,
@@ -34,23 +37,24 @@ pub struct ShadowCalls {
     pub would_have_been_refused: u64,
 }
 
-/// The decisions of a candidate beside those of the limits in force, about the same calls.
+/// The comparison of the current limits with those of a candidate, for the same calls.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Candidate {
-    /// The start of the comparison: with the candidate, or with a change of either.
+    /// The start of the comparison: when the candidate, or one of the two sets of limits, last
+    /// changed.
     pub since_ms: u64,
-    /// The calls since then.
+    /// The number of calls compared.
     pub calls: u64,
-    /// The limits in force; at a shadow, what they would have done.
+    /// What the current limits did; in shadow mode, what they would have done.
     pub in_force: Shadow,
-    /// The candidate.
+    /// What the candidate's limits would have done.
     pub candidate: Shadow,
 }
 
 // === impl Shadow ===
 
 impl Shadow {
-    /// Describes the decisions in a sentence.
+    /// Describes the waits and refusals in a sentence.
     fn says(&self) -> String {
         let ShadowCalls { would_have_waited, median_seconds, p99_seconds, would_have_been_refused, .. } = &self.calls;
         let times = median_seconds
@@ -68,7 +72,7 @@ impl Shadow {
 // === impl GateStatus ===
 
 impl GateStatus {
-    /// True if every class is in shadow.
+    /// Returns true if every class is in shadow mode.
     pub fn is_shadow(&self) -> bool {
         self.shadow.is_some() && self.classes.iter().all(|class| class.shadow)
     }

@@ -4,19 +4,19 @@ use serde::{Deserialize, Serialize};
 
 use super::text::{ago, duration};
 
-/// The state of a store, by its last answers.
+/// The state of a store of shared buckets, as its last answers show it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StoreStatus {
     /// The name of the store.
     pub name: String,
     /// The URL of the store, without a password.
     pub address: String,
-    /// The servers of the store: the primary, or the nodes of a cluster with buckets. Empty before
-    /// the first request.
+    /// The servers of the store: its primary, or those nodes of a cluster that have buckets. Empty
+    /// before the first request.
     pub servers: Vec<String>,
     /// True while the store answers.
     pub up: bool,
-    /// The time since when the store has answered, or not; absent before the first request.
+    /// When the store began to answer, or ceased to; absent before the first request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since_ms: Option<u64>,
     /// The duration of the store's last answer.

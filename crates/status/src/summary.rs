@@ -32,7 +32,8 @@ pub(super) const BAD: Severity = Severity { rank: 2, class: "bad", colour: "\u{1
 // === impl Status ===
 
 impl Status {
-    /// Returns the gates, those in the worst state first; of equals the busiest.
+    /// Returns the gates, those in the worst state first. Among gates in the same state, the
+    /// busiest comes first.
     pub(super) fn worst_first(&self) -> Vec<&GateStatus> {
         let mut gates: Vec<&GateStatus> = self.gates.iter().collect();
         gates.sort_by_key(|gate| {

@@ -5,7 +5,7 @@ use super::summary::BAD;
 use super::text::{ago, clock, cut, duration, printable};
 use super::{GateStatus, Status};
 
-/// The width and colours to write the text with.
+/// The width and the use of colours for the text.
 #[derive(Clone, Copy, Debug)]
 pub struct Look {
     /// The width in columns.
@@ -83,7 +83,7 @@ impl Lines {
         };
     }
 
-    /// Adds a table, with its title instead of the first column's heading.
+    /// Adds a table. Its title takes the place of the first column's heading.
     fn table(&mut self, list: List) {
         let heads = list.columns.iter().enumerate();
         let heads = heads.map(|(place, column)| if place == 0 { list.heading } else { column }.to_owned());
@@ -105,7 +105,7 @@ impl Lines {
     }
 }
 
-/// Makes columns narrower until a line has room for all of them, the widest first.
+/// Makes the widest columns narrower until a line fits into `room`.
 fn fit(widths: &mut [usize], room: usize) {
     while widths.iter().map(|width| width + 2).sum::<usize>() > room {
         match widths.iter_mut().max() {

@@ -1,4 +1,4 @@
-//! Texts for readers: times, rates, reasons, and text from outside made harmless.
+//! Texts for readers: times, rates and reasons; and text of unknown origin, escaped.
 
 use std::fmt::Display;
 
@@ -83,7 +83,8 @@ pub fn meaning(reason: &str) -> &'static str {
     }
 }
 
-/// Returns which part of the upstream rejected calls, to follow "turned away by".
+/// Returns which part of the upstream rejected calls, as the end of a sentence such as "turned away
+/// by".
 pub fn rejected_by(by: &str) -> &'static str {
     match by {
         "credentials" => "it does not take the credentials",

@@ -1,7 +1,7 @@
-//! The clock of the process: nothing else reads the time or sleeps.
+//! The clock of the process: no other code reads the time or sleeps.
 //!
-//! It uses tokio's time, so that a test that pauses it stops everything at once. Two clocks in one
-//! process would give wrong waits.
+//! It uses tokio's time, so that a test can pause everything at once. Two clocks in one process
+//! would give wrong waits.
 
 use std::pin::Pin;
 use std::time::{Duration, SystemTime};
@@ -10,8 +10,7 @@ use tokio::time::{Instant, Sleep};
 
 use crate::moment::Moment;
 
-/// Returns the time of day, for display, and for responses giving a time of day without a
-/// `Date`.
+/// Returns the time of day. It is used for display, and in place of a missing `Date` header.
 #[must_use]
 #[expect(clippy::disallowed_methods, reason = "this is the one clock")]
 pub fn wall_clock() -> SystemTime {
@@ -24,7 +23,7 @@ pub struct Clock {
     began: Instant,
 }
 
-/// Returns a timer to be polled by hand, for connections. Decisions about calls need a [`Clock`]
+/// Returns a timer that its caller polls, for connections. Decisions about calls need a [`Clock`]
 /// instead.
 #[expect(clippy::disallowed_methods, reason = "this is the one place that sleeps")]
 pub fn timer(duration: Duration) -> Pin<Box<Sleep>> {
@@ -62,8 +61,8 @@ impl Clock {
         }
     }
 
-    /// Sleeps until the next multiple of `interval` since the clock's start. So all periodic work
-    /// wakes an idle process at the same time.
+    /// Sleeps until the next multiple of `interval` since the clock's start. Tasks with the same
+    /// interval wake up together, so an idle process wakes up rarely.
     pub async fn tick(&self, interval: Duration) {
         let now = self.now().since_start();
         let interval = interval.max(Duration::from_millis(1));

@@ -1,17 +1,20 @@
-//! Characters in text from outside that would control a terminal or mislead a reader.
+//! Characters in text of unknown origin that would control a terminal or mislead a reader.
 
-/// Returns true for a control character, an end of line in Unicode, and a change of text direction.
+/// Returns true for control characters, Unicode's line ends, and characters that change the
+/// direction of text.
 pub fn steers(c: char) -> bool {
     let is_turn = matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     c.is_control() || matches!(c, '\u{2028}' | '\u{2029}') || is_turn
 }
 
-/// Returns the JSON escape of a control character. All are in the basic plane: four digits.
+/// Returns the JSON escape of a character for which [`steers`] is true. Four digits suffice for
+/// each of them.
 pub fn json_escape(c: char) -> String {
     format!("\\u{:04x}", u32::from(c))
 }
 
-/// Escapes control characters in JSON from serde without line breaks. The value stays the same.
+/// Escapes the characters for which [`steers`] is true in a JSON text on one line. Parsed, it gives
+/// the same value.
 pub fn json_in_clear(json: Vec<u8>) -> Vec<u8> {
     if json.iter().all(|byte| (0x20..0x7f).contains(byte)) {
         return json;

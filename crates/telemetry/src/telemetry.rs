@@ -66,7 +66,7 @@ impl Metrics {
         Self { handle, samplers: Mutex::new(Vec::new()) }
     }
 
-    /// Calls `sampler` before every reading of the metrics, for as long as it exists.
+    /// Registers `sampler` to be called before every reading of the metrics, until it is dropped.
     pub fn sample_by(&self, sampler: &Arc<Sampler>) {
         self.samplers.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::downgrade(sampler));
     }

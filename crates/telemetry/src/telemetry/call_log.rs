@@ -1,10 +1,10 @@
 //! The call log: one JSON line per call, without secrets, for `simulate --replay` and for audits of
 //! the limits. Trace spans are made from the same records, by the same thread.
 //!
-//! A call sends its record to a writer thread and goes on. If the disk is slow or full, lines are
-//! dropped and counted, and the log goes on once there is space again. At the end of the process,
-//! [`CallLog::flushed`] waits for the last line. A line is written after the end of the body (of a
-//! long-running call, after its head), so that lines are not in order of arrival.
+//! A call passes its record to a writer thread and does not wait for it. If the disk is slow or
+//! full, lines are dropped and counted, and writing resumes once there is space again. At the end
+//! of the process, [`CallLog::flushed`] waits for the last line. A line is written after the end of
+//! the body (of a long-running call, after its head), so that lines are not in order of arrival.
 //!
 //! A line has no query, no body and no object name, and of the headers only the first word of the
 //! User-Agent. Keys and credentials are salted hashes, which can be compared within one process.
@@ -31,44 +31,44 @@ use crate::controls::json_in_clear;
 use crate::limit::Reason;
 use crate::moment::Moment;
 
-/// Sends records to the call log. Cheap to clone.
+/// A handle that sends records to the call log. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct CallLog {
     lines: mpsc::Sender<Entry>,
-    /// True if every call is recorded; false if only calls with a recorded trace are.
+    /// True if every call is recorded; false if only calls whose client records a trace are.
     takes_all: bool,
 }
 
-/// Makes trace spans from records.
+/// The functions that make trace spans from records.
 #[derive(Clone)]
 pub struct Spans {
-    /// True if a trace can be begun for a call that has none.
+    /// True if some calls without a trace get a new one.
     pub begins: bool,
     /// Makes the span of a record, and begins a trace in the record if it has none.
     pub take: Arc<dyn Fn(&mut CallRecord) + Send + Sync>,
 }
 
-/// What the writer thread receives.
+/// A message to the writer thread.
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "all but a handful are calls; in a box each would cost an allocation")]
 pub enum Entry {
     /// The record of a call.
     Call(CallRecord),
-    /// A mark in the queue of lines: dropped when all before it are in the file, which tells the
-    /// sender.
+    /// A request to report when all records before it are written: the writer drops the sender
+    /// then.
     Flush(oneshot::Sender<()>),
 }
 
-/// What is recorded about a call.
+/// The data recorded about a call.
 #[derive(Clone, Debug)]
 pub struct CallRecord {
     /// The name of the gate.
     pub gate: Arc<str>,
-    /// The upstream's host, if the gate is behind the egress listener.
+    /// The upstream's host, if the gate was made for a host of the egress listener.
     pub host: Option<Arc<str>>,
-    /// Its class.
+    /// The call's class.
     pub class: CallClass,
-    /// The hash of its flow (salted).
+    /// The salted hash of the call's flow.
     pub flow: u64,
     /// The verb of the call.
     pub verb: &'static str,
@@ -82,7 +82,7 @@ pub struct CallRecord {
     pub key: Option<Key>,
     /// How long the call waited, and the main reason.
     pub waited: Option<(Reason, Duration)>,
-    /// The status the client got; `None` if the client had left.
+    /// The status the client got; `None` if the client hung up before.
     pub status: Option<u16>,
     /// Why the gate refused the call, if it did.
     pub refused: Option<Reason>,
@@ -95,15 +95,16 @@ pub struct CallRecord {
 /// The class of a call.
 #[derive(Clone, Debug)]
 pub struct CallClass {
-    /// Its name.
+    /// The name of the class.
     pub name: Box<str>,
-    /// Its lane.
+    /// The lane (rank) of the class.
     pub lane: &'static str,
-    /// True if its calls pass at once, and are only counted.
+    /// True in shadow mode: the calls of the class are sent at once, and what the limits would have
+    /// done is only counted.
     pub shadow: bool,
 }
 
-/// The moments and times of a call.
+/// The moments and durations in the life of a call.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CallTimes {
     /// When the call arrived.
@@ -111,7 +112,8 @@ pub struct CallTimes {
     /// When the limiter was asked: later than the arrival if the start of a body was read first, or
     /// if the machine is busy.
     pub at_door: Option<Moment>,
-    /// When the call got its tokens, to check P1. On a busy machine the call leaves later.
+    /// When the call got its tokens, to check the bound on calls (P1). On a busy machine it is sent
+    /// later.
     pub granted: Option<Moment>,
     /// When the call was sent.
     pub sent: Option<Moment>,
@@ -136,12 +138,12 @@ pub struct CallTarget {
     pub namespace: Box<str>,
     /// The first word of the User-Agent.
     pub user_agent: Box<str>,
-    /// The salted hash of the credential; a part of it is written; 0 if no limits are split by
-    /// it.
+    /// The salted hash of the credential; zero if no limits are split by credential. The log has
+    /// only a part of it.
     pub credential: u64,
     /// The name of the client, if the gate authenticates clients.
     pub client: Option<Arc<str>>,
-    /// True if the call goes on until the client ends it, as a watch does.
+    /// True if the call lasts until the client ends it, as a watch does.
     pub long_running: bool,
     /// True for a call with `?dryRun=`.
     pub dry_run: bool,
@@ -160,8 +162,8 @@ impl fmt::Debug for Spans {
 // === impl CallLog ===
 
 impl CallLog {
-    /// Opens the file `path` to append to it, if one is given. A thread writes to it and makes the
-    /// spans, because files cannot be written asynchronously.
+    /// Opens the log, and starts its thread. The thread appends lines to the file `path`, if one is
+    /// given, and makes the spans.
     ///
     /// # Errors
     /// The file cannot be opened.
@@ -202,8 +204,8 @@ impl CallLog {
     }
 }
 
-/// Writes entries until the last sender is gone, and flushes when no entry is left. Lines are
-/// written whole or not at all.
+/// Writes entries until the last sender is gone, and flushes the file whenever no further entry is
+/// there. A line is written completely or not at all.
 fn write(mut entries: mpsc::Receiver<Entry>, to: Option<impl Write>, spans: Option<&Spans>, clock: Clock) {
     let mut out = to.map(BufWriter::new);
     let mut fails = false;
@@ -239,8 +241,8 @@ fn write(mut entries: mpsc::Receiver<Entry>, to: Option<impl Write>, spans: Opti
     }
 }
 
-/// A record to be written as one JSON object, without what is not known. The clock gives the time
-/// of day.
+/// A record to be written as one JSON object; unknown values are left out. The clock converts
+/// moments to the time of day.
 struct LogLine<'a>(&'a CallRecord, &'a Clock);
 
 impl Serialize for LogLine<'_> {
@@ -309,7 +311,7 @@ fn hash(hash: u64) -> String {
     format!("{hash:016x}")
 }
 
-/// The most entries that may wait for the disk: a second of a busy gate, 2 MiB.
+/// The most entries that may wait for the disk: those of about a second on a busy gate, 2 MiB.
 const PENDING: usize = 8192;
 
 /// The longest wait for the disk at the end of the process.

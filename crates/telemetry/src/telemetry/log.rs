@@ -1,8 +1,8 @@
 //! The format and level of the log.
 //!
-//! There is one line per change of state, and nothing per call above `debug`. Facts are fields, so
+//! There is one line per change of state, and nothing per call above `debug`. Values are fields, so
 //! that a JSON reader needs no parsing. No client can forge a line or control a terminal: the
-//! writer escapes every control character from outside.
+//! writer escapes every control character in a value.
 
 use std::borrow::Cow;
 use std::io::{self, Write};
@@ -73,7 +73,7 @@ impl Level {
     }
 }
 
-/// Writes to standard error, with control characters escaped. An event is one write.
+/// Writes to standard error, with control characters escaped. Each event is written at once.
 #[derive(Clone, Copy, Debug)]
 struct LogWriter {
     json: bool,

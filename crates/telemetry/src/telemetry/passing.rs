@@ -1,5 +1,5 @@
-//! Gauges of things that come and go, such as hourly credentials. The recorder keeps a series until
-//! the process ends; these are written only while the thing exists.
+//! Gauges of things that come and go, such as hourly credentials. The recorder would list a gauge
+//! until the process ends; these gauges are listed only as long as their thing exists.
 
 use std::collections::BTreeMap;
 

@@ -24,29 +24,30 @@ pub struct Metric {
     pub since: Since,
 }
 
-/// From when on a metric is in a scrape. A counter created by its first event hides that
-/// event from `rate` and `increase`; so every metric with labels from closed sets exists, at zero,
-/// before anything has happened.
+/// The time from which a metric is listed. Prometheus cannot see the first event of a counter that
+/// the event creates (`rate` and `increase` miss it). So every metric whose label values are known
+/// in advance is listed at zero from the start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Since {
-    /// The metric is in a scrape from the start of its gate on.
+    /// The metric is listed from the start of its gate.
     Start,
-    /// The metric is in a scrape from its first value on.
+    /// The metric is listed from its first value.
     Later,
 }
 
 /// The kind of a metric.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum MetricKind {
-    /// A rising number.
+    /// A number that only rises.
     Counter,
-    /// A rising and falling number.
+    /// A number that rises and falls.
     Gauge,
     /// A histogram of seconds, with these buckets.
     Histogram(&'static [f64]),
 }
 
-/// Declares the metrics and the table of all of them at once, so that neither can miss one.
+/// Declares each metric as a static, and the table of all of them, so that no metric is missing in
+/// the table.
 macro_rules! metrics_table {
     ($($name:ident = $kind:expr, $text:literal, [$($label:literal),*], $since:expr, $help:literal;)*) => {
         $(

@@ -1,9 +1,10 @@
 //! The trace of a call, from its client's `traceparent` and `tracestate` (W3C Trace Context). The
-//! gate never changes these headers: client and upstream are in one trace with or without the gate.
+//! gate never changes these headers, so client and upstream are in the same trace as without a
+//! gate.
 
 use http::HeaderMap;
 
-/// The trace of a call, and its client's span in it.
+/// The trace of a call, and the client's span in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trace {
     /// The id of the trace; never zero.
