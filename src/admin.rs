@@ -105,14 +105,14 @@ impl Admin {
         Ok(())
     }
 
-    /// Waits until everything is closed and the last answer is sent.
+    /// Waits until every connection is closed and the last answer is sent.
     pub async fn finished(&self) {
         self.tasks.close();
         self.tasks.wait().await;
     }
 
-    /// Accepts connections until it must stop, and serves each in a task of its own. `origin` tells
-    /// where a connection comes from.
+    /// Accepts connections until the server is stopped, and serves each in a task of its own.
+    /// `origin` returns from where a connection comes.
     async fn accept<S, F>(&self, door: &Door, origin: impl Fn(&S) -> Origin, accept: impl Fn() -> F)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -162,8 +162,9 @@ impl Admin {
     }
 }
 
-/// Returns whether a connection comes over loopback: only if both ends are. A mesh's proxy in the
-/// pod forwards calls from elsewhere with an address like 127.0.0.6.
+/// Returns whether a connection comes over loopback: both of its ends must be loopback addresses. A
+/// mesh's proxy in the pod forwards calls of other machines from an address like 127.0.0.6, but not
+/// to a loopback address.
 fn origin(stream: &TcpStream) -> Origin {
     let ip = |end: io::Result<SocketAddr>| end.ok().map(|end| end.ip().to_canonical());
     match (ip(stream.peer_addr()), ip(stream.local_addr())) {
@@ -174,9 +175,10 @@ fn origin(stream: &TcpStream) -> Origin {
 
 /// The most connections from other machines and pods, such as probes and scrapers.
 const FROM_ELSEWHERE: usize = 48;
-/// The most connections from this machine: over loopback, and as many again at the control socket.
+/// The most connections from this machine over loopback; the control socket accepts as many again.
 const FROM_HERE: usize = 16;
-/// How long to wait for a request head, and to keep an idle connection. A scraper connects again.
+/// The longest wait for a request head, and the longest idle time of a connection. A metrics
+/// scraper simply connects again.
 const IDLE: Duration = Duration::from_secs(10);
 /// The size of a connection's buffer. Requests here are one line, a few headers and a short body.
 const SMALL: usize = 16 * 1024;

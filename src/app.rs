@@ -1,8 +1,8 @@
 //! The application behind the commands: builds gates from a configuration, serves calls, reloads,
-//! obeys operators, and shuts down.
+//! executes operators' commands, and shuts down.
 //!
-//! `source` finds the configuration. `prepare` and `gate` build from it, for `check`, `run` and the
-//! demo, everything that can be built without starting. `serve` runs the result.
+//! `source` finds the configuration. `prepare` and `gate` build everything that can be built
+//! without starting, for `check`, `run` and the demo. `serve` runs the result.
 
 pub(crate) mod control_socket;
 mod effective;

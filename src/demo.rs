@@ -1,9 +1,9 @@
-//! The demo: an embedded API server failing for a while, many controllers, and a gate between
+//! The demo: an embedded API server that fails for a while, many controllers, and a gate between
 //! them, over HTTP on loopback.
 //!
-//! The same controllers run twice, without the gate and with it, and the API counts their calls.
-//! The gate is passed in, so that this module does not depend on the proxy. Times are real; the
-//! seed decides which objects change, and in which order.
+//! The controllers run twice, first without the gate and then with it, and the API counts their
+//! calls. The caller passes in the gate, so that this module does not depend on the proxy. Times
+//! are real; the seed decides which objects change, and in which order.
 
 mod controller;
 mod record;
@@ -31,16 +31,17 @@ use crate::clock::Clock;
 use crate::own_client::OwnClient;
 use crate::random::Random;
 
-/// The time between two measurements of how many objects wait.
+/// The time between two counts of the objects that wait.
 const SAMPLE: Duration = Duration::from_millis(100);
 
-/// The longest wait before an object is overdue.
+/// The longest time from an object's change to its reconcile before it counts as overdue.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// The longest delay of changes to be made up for: more than the timer's granularity.
+/// The longest delay of a change after which the missing changes are made up for: a little more
+/// than the timer's precision. After a longer delay they are skipped.
 const CATCH_UP: Duration = Duration::from_millis(20);
 
-/// Why the demo's gate could not be started.
+/// The error of a demo gate that could not be started.
 pub(crate) type GateError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Why the demo failed.
@@ -57,16 +58,17 @@ pub(crate) enum DemoError {
     Show(#[source] io::Error),
 }
 
-/// Where the demo's controllers send their calls: to the API itself or to the gate.
+/// The address that the demo's controllers call: the API's own or the gate's.
 #[derive(Debug)]
 pub(crate) struct Entrance<Handle> {
     /// The address to call.
     pub(crate) address: SocketAddr,
-    /// Stops the gate when dropped, if there is one.
+    /// A value that stops the gate when it is dropped; `()` without a gate.
     pub(crate) handle: Handle,
 }
 
-/// Plays both runs and prints a line before each. `gate` starts a gate in front of an address.
+/// Plays both runs, without and with a gate, and prints a line before each. `gate` starts a gate in
+/// front of the API's address.
 ///
 /// # Errors
 /// See [`DemoError`].
@@ -81,7 +83,8 @@ pub(crate) async fn play<Handle>(
     Ok(DemoResult { scene, without, with })
 }
 
-/// Runs one part of the demo against a new API; `between` starts the gate, or nothing.
+/// Plays one run against a new API. `between` starts the gate in front of the API, or returns the
+/// API's own address.
 async fn play_once<Handle>(
     scene: Scene,
     print: fn(&str) -> io::Result<()>,
@@ -112,7 +115,7 @@ async fn play_once<Handle>(
     Ok(record)
 }
 
-/// Starts all controllers with their leases.
+/// Starts all controllers. Their lease renewals are spread over time.
 fn herd(
     server: SocketAddr,
     api: &Arc<Api>,
@@ -128,7 +131,7 @@ fn herd(
     Ok((0..KINDS.len()).zip(offsets).map(start).collect())
 }
 
-/// Changes objects at a steady rate, as users of a cluster do.
+/// Changes random objects at a steady rate, as users of a cluster do.
 async fn change_objects(api: Arc<Api>, herd: Vec<Arc<HttpController>>, scene: Scene, clock: Clock) {
     let mut random = Random::new(scene.seed);
     let mut next = clock.now() + scene.length / 40;

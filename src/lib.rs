@@ -1,10 +1,10 @@
-//! tidegate: a sidecar against rejected API calls. It delays a client's calls to keep a rate, in fair
-//! order.
+//! tidegate: a sidecar against rejected API calls. It delays a client's calls, in fair order, so
+//! that they keep to a rate.
 //!
-//! A call is read as verb and resource ([`api`]), which give a class, a flow and a key
-//! ([`classify`]). The limiter ([`limit`]), a value without I/O, answers *go*, *wait here* or *retry
-//! at*. The proxy ([`proxy`]) waits and forwards; [`upstream`] has the connections. ARCHITECTURE.md
-//! has the map.
+//! A call is read as verb and resource ([`api`]). These give its class, its flow and its key
+//! ([`classify`]). The limiter ([`limit`]), a value without I/O, decides: send it now, let it wait,
+//! or refuse it with a retry time. The proxy ([`proxy`]) waits and forwards; [`upstream`] has the
+//! connections. ARCHITECTURE.md has the map.
 
 pub extern crate tidegate_call as call;
 #[macro_use]

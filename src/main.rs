@@ -2,8 +2,8 @@
 
 use std::process::ExitCode;
 
-/// The allocator. glibc's takes more than twice the instructions for the allocations of a call, and
-/// keeps the memory of many connections after they have closed.
+/// The allocator. glibc's takes more than twice the instructions for a call's allocations, and does
+/// not return the memory of connections that have closed.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

@@ -1,8 +1,8 @@
 //! Trace spans for an OpenTelemetry collector: OTLP over HTTP, in protobuf.
 //!
-//! Nothing here is on the path of a call. The thread of the call log passes each call's record to
-//! the `spans::Tracer`, and OpenTelemetry's SDK sends spans in batches. If the collector is away or
-//! slow, spans are dropped rather than calls delayed.
+//! Nothing here delays a call. The thread of the call log passes each call's record to the
+//! `spans::Tracer`, and OpenTelemetry's SDK sends spans in batches. If the collector is slow or
+//! does not answer, spans are dropped.
 //!
 //! OpenTelemetry's crates make the program 1.7 MiB larger. So they are behind the feature `otlp`;
 //! without it, `absent` rejects `[otlp]`.

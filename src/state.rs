@@ -1,10 +1,12 @@
-//! What a process's gates remember, in one small file for the next process.
+//! The state of a process's gates, in one small file for the process after a restart.
 //!
-//! A controller that outlives its gate goes on calling, and failing, at once. Without the file,
-//! each crash in a loop would retry every failing object, call an upstream that asked for a pause,
-//! and fill every bucket. The file has hashes, numbers, times, and the names of gates and classes,
-//! and nothing of a call in the clear. It also has the secret of the hashes. So only the gate's own
-//! user can read it, and a file that others could have written is rejected.
+//! After a gate has crashed and restarted, the controller's calls (and failures) continue at once.
+//! Without the file, each restart would retry every failing object, ignore the upstream's pauses,
+//! and fill every bucket.
+//!
+//! The file has hashes, numbers, times, and the names of gates and classes, but no readable part of
+//! a call. It also has the secret of the hashes. So only the gate's own user can read it, and a
+//! file that others could have written is rejected.
 
 mod file;
 mod format;
@@ -20,21 +22,21 @@ pub use self::format::{decode, encode};
 pub use self::stamp::Stamp;
 use crate::limit::snapshot::FrozenLimiter;
 
-/// What a process's gates remembered at one moment.
+/// The state of all gates of a process at one moment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ProcessState {
-    /// The moment, by clocks the next process can read.
+    /// The moment, in a form that the next process can compare with its own time.
     pub stamp: Stamp,
-    /// True if no call was let through after that moment.
+    /// True if no call was sent after that moment, because the process was ending.
     pub is_last: bool,
     /// The secret used to make the hashes.
     pub secret: [u64; 2],
-    /// What to restore of each gate after a restart (such as failing keys), by the gate's name.
+    /// The state of each gate to restore (such as failing keys), by the gate's name.
     #[serde(with = "format::gates")]
     pub gates: Gates,
 }
 
-/// What each gate remembers, by name.
+/// The state of each gate, by name.
 type Gates = BTreeMap<Arc<str>, FrozenLimiter>;
 
 /// Why a state file cannot be used.

@@ -1,10 +1,11 @@
-//! A mutating admission webhook adding the sidecar to new pods. It uses the code of `inject`,
-//! for pods made by operators, whose YAML passes through no command.
+//! A mutating admission webhook that adds the sidecar to new pods. It does the same as `inject`,
+//! for pods created by operators: their YAML never passes through that command.
 //!
-//! It answers one `AdmissionReview` at a time and keeps nothing. It cannot stop a cluster: it
-//! leaves out the pods of the system's namespaces and of its own, and by default a pod that cannot
-//! have the sidecar is made with a warning. Its certificate comes from files. Or it makes its own,
-//! keeps the CA in a Secret for all replicas, and writes it into its configuration.
+//! It answers one `AdmissionReview` at a time and stores nothing. It cannot stop a cluster: it
+//! ignores pods in the system's namespaces and its own, and by default a pod that cannot have the
+//! sidecar is created without it, with a warning. Its certificate comes from files, or from a CA of
+//! its own. It stores that CA in a Secret, for all replicas, and publishes it in its webhook
+//! configuration.
 
 // In the path of a pod nothing may panic; every exception states its reason.
 #![cfg_attr(not(test), warn(clippy::expect_used, clippy::indexing_slicing, clippy::panic, clippy::unreachable))]
@@ -30,21 +31,21 @@ use crate::inject;
 pub struct Settings {
     /// The address to listen on.
     pub listen: SocketAddr,
-    /// The options for adding the sidecar to any pod; a pod's annotations take precedence.
+    /// The options for adding the sidecar to a pod; the pod's annotations override them.
     pub options: inject::Options,
-    /// Checks the limits in a pod's annotations.
+    /// The function that checks the limits in a pod's annotations.
     pub check: Check,
     /// What to do with pods that cannot have the sidecar.
     pub policy: Policy,
-    /// The webhook's own namespace; pods in it are left out.
+    /// The webhook's own namespace; pods in it do not get the sidecar.
     pub namespace: Option<Arc<str>>,
 }
 
 /// What to do with pods that ask for the sidecar and cannot have it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
-    /// The pod is made without the sidecar, with a warning.
+    /// The pod is created without the sidecar, with a warning.
     Ignore,
-    /// The pod is not made, and the error says why.
+    /// The pod is not created, and the error says why.
     Fail,
 }

@@ -117,8 +117,8 @@ async fn status(operator: &dyn Operator, head: &Parts, from: Origin) -> AdminRes
     answer
 }
 
-/// Answers `/config` with the configuration in force. Its classes may name objects, so not every
-/// client may see it.
+/// Answers `/config` with the current configuration. The answer may contain names of objects (in
+/// classes), so only clients allowed to see names get it.
 fn configuration(operator: &dyn Operator, head: &Parts, from: Origin) -> AdminResponse {
     if !shows_names(operator, &head.headers, from) {
         return text(StatusCode::FORBIDDEN, "only shown over loopback (admin.show_names), or on the control socket\n");
@@ -166,8 +166,8 @@ fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, String> {
     serde_json::from_slice(body).map_err(|error| format!("the body is not the JSON expected here: {error}"))
 }
 
-/// Returns true if the client may see names of objects. By default a client on loopback may, unless
-/// it is a proxy for another client.
+/// Returns true if the client may see names of objects. By default this is a client on loopback
+/// that does not forward another client's request.
 fn shows_names(operator: &dyn Operator, headers: &HeaderMap, from: Origin) -> bool {
     match (operator.show_names(), from) {
         (ShowNames::Always, _) | (_, Origin::Socket) => true,
@@ -176,11 +176,11 @@ fn shows_names(operator: &dyn Operator, headers: &HeaderMap, from: Origin) -> bo
     }
 }
 
-/// Refuses requests made by web pages of other sites, which could otherwise read names after DNS
-/// rebinding.
+/// Refuses requests made by web pages of other sites: after DNS rebinding, such a page could read
+/// names of objects.
 ///
 /// # Errors
-/// The client did not address this machine, or is such a page.
+/// The request's Host is not this machine, or a page of another site made the request.
 fn check_site(head: &Parts, from: Origin) -> Result<(), AdminRefusal> {
     let local = match from {
         Origin::Socket => return Ok(()),

@@ -1,5 +1,6 @@
-//! The client that commands use to ask a running process: one HTTP request, written by hand. An
-//! exec probe runs every second, and a client library would be most of it.
+//! The HTTP client with which commands ask a running process: one request, written by hand. A
+//! container's health probe runs every second, and with a client library, that would be most of its
+//! work.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -11,7 +12,7 @@ use serde::de::DeserializeOwned;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 
-/// Where a running process can be asked.
+/// The address of a running process: its admin port or its control socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum At {
     /// The process's admin port.

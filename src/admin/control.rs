@@ -12,19 +12,19 @@ use serde::{Deserialize, Serialize};
 use crate::spec::ShowNames;
 use crate::status::{Explanation, Status};
 
-/// Gives the status of the process and executes commands, for the admin port and the control
-/// socket.
+/// The process as seen by the admin port and the control socket: its status and its commands.
 pub trait Operator: Send + Sync + 'static {
-    /// Returns who may see names of objects on the admin port.
+    /// Returns which clients of the admin port may see names of objects.
     fn show_names(&self) -> ShowNames;
 
     /// Returns the status of the process, with names of objects or without.
     fn status(&self, names: bool) -> BoxFuture<'_, Status>;
 
-    /// Returns the configuration in force as TOML, without secrets.
+    /// Returns the current configuration as TOML, without secrets.
     fn configuration(&self) -> String;
 
-    /// Returns a remark to be added to `/readyz` if something is unusual.
+    /// Returns a remark for the answer to `/readyz`, such as a bypass; `None` if nothing is
+    /// unusual.
     fn remark(&self) -> Option<String>;
 
     /// Returns the root certificate of the egress CA as PEM, if TLS is decrypted.
@@ -36,13 +36,13 @@ pub trait Operator: Send + Sync + 'static {
     /// The request is invalid.
     fn explain(&self, ask: &Ask) -> Result<Vec<Explanation>, String>;
 
-    /// Forgets failing keys, and pauses if asked to.
+    /// Forgets failing keys, and ends pauses if the command asks for it.
     ///
     /// # Errors
     /// There is no such gate.
     fn forget<'a>(&'a self, order: &'a Forget) -> BoxFuture<'a, Result<Vec<ForgetReport>, String>>;
 
-    /// Lets every call pass without limits for a while, or ends that.
+    /// Lets every call pass without limits for a time, or puts the limits in force again.
     ///
     /// # Errors
     /// There is no such gate.
@@ -62,21 +62,22 @@ pub struct Ask {
     pub headers: Vec<(String, String)>,
 }
 
-/// The command to forget failing keys or pauses.
+/// The command to forget failing keys, to end pauses, or both.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Forget {
     /// The gate; every gate if absent.
     pub gate: Option<String>,
-    /// The names of the keys to forget, with `*` for any run of characters; no keys if absent.
+    /// The names of the failing keys to forget, where `*` stands for any characters; if absent,
+    /// none is forgotten.
     pub keys: Option<String>,
     /// True to end pauses, too.
     pub pauses: bool,
-    /// True to end the pauses at other gates sharing a bucket, too.
+    /// True to end the pauses also at the other gates that share a bucket.
     pub shared: bool,
 }
 
-/// What a gate has forgotten.
+/// The keys and pauses that one gate has forgotten or ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ForgetReport {
@@ -90,21 +91,21 @@ pub struct ForgetReport {
     pub paused: usize,
 }
 
-/// The command to let every call pass without limits, or to limit again.
+/// The command to let every call pass without limits for a time, or to end that.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bypass {
     /// The gate; every gate if absent.
     pub gate: Option<String>,
-    /// How long calls pass without limits; absent to limit again.
+    /// The length of that time in seconds; absent to put the limits in force again.
     pub seconds: Option<u64>,
 }
 
-/// Until when a gate lets every call pass.
+/// The end of one gate's bypass.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BypassReport {
     /// The name of the gate.
     pub gate: String,
-    /// When limits apply again, in milliseconds since 1970; absent if they apply now.
+    /// When the limits apply again, in milliseconds since 1970; absent if they apply now.
     pub until_ms: Option<u64>,
 }
 
@@ -117,6 +118,6 @@ impl Bypass {
     }
 }
 
-/// The longest time without limits: a night is shorter. To have no limits at all, change the
+/// The longest time without limits: more than a night. To have none at all, change the
 /// configuration.
 pub const LONGEST: Duration = Duration::from_secs(24 * 3600);

@@ -1,7 +1,7 @@
-//! The pages of the manual a person on call needs. The gate serves them itself, for its own
-//! version, even when nothing else works.
+//! The pages of the manual that a person on call needs. The process serves them itself, in its own
+//! version, even if the network has no other source.
 
-/// Returns a page by its path. Markdown is shown as it is written: a browser needs nothing else.
+/// Returns the page at a path. Markdown is sent unchanged, because a browser shows it as text.
 pub(super) fn page(path: &str) -> Option<&'static str> {
     PAGES.iter().find(|(page, _)| *page == path).map(|(_, text)| *text)
 }

@@ -1,8 +1,8 @@
-//! Where the control socket is: where a process makes it, and where commands look for it.
+//! The path of the control socket: where a process makes it, and where commands look for it.
 //!
 //! Without `admin.socket` it is in the folder that the pod's containers share, or else in a folder
-//! that only this user can enter, so that commands work with any configuration. There its name is
-//! an address of the process, because one user may run several.
+//! that only this user can enter. So commands work with any configuration. In the latter folder it
+//! is named after an address of the process, because one user may run several.
 
 use std::fs::{self, DirBuilder, Metadata};
 use std::io;
@@ -17,17 +17,17 @@ use crate::spec::{Listen, OwnFile, Settings};
 pub(crate) struct SocketPlace {
     /// The path of the socket.
     pub(crate) path: PathBuf,
-    /// True if the folder is this user's own, and not configured.
+    /// True if the folder is this user's private one; false if the configuration names the path.
     pub(crate) is_private: bool,
 }
 
 // === impl SocketPlace ===
 
 impl SocketPlace {
-    /// Makes the folder, if it is the user's own.
+    /// Makes this user's private folder; does nothing for a configured path.
     ///
     /// # Errors
-    /// Other users could replace the socket with something else.
+    /// Other users could enter the folder, or replace it.
     pub(crate) fn prepare(&self) -> io::Result<()> {
         let (true, Some(folder)) = (self.is_private, self.path.parent()) else { return Ok(()) };
         match DirBuilder::new().mode(0o700).create(folder) {
@@ -36,14 +36,14 @@ impl SocketPlace {
         }
     }
 
-    /// Returns true if a process may have its socket there.
+    /// Returns true if the path exists, and no other user could have put a socket there.
     pub(crate) fn is_there(&self) -> bool {
         let is_safe = !self.is_private || self.path.parent().is_some_and(|folder| check(folder).is_ok());
         is_safe && self.path.exists()
     }
 }
 
-/// Returns the possible paths of a process's socket, best first.
+/// Returns the possible paths of the socket, the preferred one first.
 pub(crate) fn places(settings: &Settings) -> Vec<SocketPlace> {
     let named = |path| vec![SocketPlace { path, is_private: false }];
     let volume = || settings.gates.values().find_map(|gate| gate.access.tls.as_ref()?.write_to.as_ref());
@@ -55,14 +55,14 @@ pub(crate) fn places(settings: &Settings) -> Vec<SocketPlace> {
     }
 }
 
-/// Returns the first of these paths with a socket, or else the best path.
+/// Returns the first possible path that has a socket; if none has, the preferred path.
 pub(crate) fn place_to_ask(settings: &Settings) -> Option<PathBuf> {
     let places = places(settings);
     places.iter().find(|place| place.is_there()).or_else(|| places.first()).map(|place| place.path.clone())
 }
 
-/// Returns folders for this user's sockets, best first: that of the session, and one beside those
-/// of other users, as terminal multiplexers have.
+/// Returns the possible folders for this user's sockets: that of the login session first, then one
+/// in the folder for temporary files.
 fn folders() -> Vec<PathBuf> {
     let user = rustix::process::geteuid().as_raw();
     let session = std::env::var_os("XDG_RUNTIME_DIR").map(|folder| PathBuf::from(folder).join("tidegate"));

@@ -1,9 +1,9 @@
-//! The configuration in force as text for the status page, without possible secrets.
+//! The current configuration as text for the status page, without possible secrets.
 
 use toml::{Table, Value};
 
-/// Returns the configuration without secrets. Settings name files with secrets, but a class may
-/// match by a secret header or query parameter, and a URL may have a password.
+/// Returns the configuration with possible secrets replaced: values of headers and query parameters
+/// in a class's rules, and users and passwords in URLs. Secrets in files are not in it anyway.
 pub(super) fn shown(effective: &str) -> String {
     let Ok(mut settings) = effective.parse::<Table>() else {
         return "the configuration cannot be shown\n".to_owned(); // it was written as TOML
@@ -33,7 +33,7 @@ fn hide(name: &str, value: &mut Value) {
     }
 }
 
-/// Returns a URL without the user and password, if it has them.
+/// Returns a URL with its user and password hidden; `None` if it has none.
 fn without_user(text: &str) -> Option<String> {
     let (scheme, rest) = text.split_once("://")?;
     let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));

@@ -1,4 +1,4 @@
-//! The egress listener: how it is built, and started with the gates behind it.
+//! The egress listener: its preparation, and its start with the gates for its hosts.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::proxy::{self, Directory, EgressListener, EgressOptions};
 use crate::spec::{self, Settings};
 use crate::tls;
 
-/// The egress listener with everything it needs, before it listens.
+/// The egress listener's settings, keys and gates, prepared before it listens.
 #[derive(Debug)]
 pub(crate) struct PreparedEgress {
     /// Its settings. Its gates, CA and own addresses are known when it starts.
@@ -29,7 +29,7 @@ pub(crate) struct PreparedEgress {
 // === impl PreparedEgress ===
 
 impl PreparedEgress {
-    /// Returns warnings about its CA and about the authentication of its clients.
+    /// Returns warnings about the listener's CA and the authentication of its clients.
     pub(crate) fn warnings(&self) -> impl Iterator<Item = String> {
         self.warnings.iter().cloned().chain(self.ca.as_ref().and_then(PreparedCa::warning))
     }
@@ -72,7 +72,7 @@ pub(crate) fn judge(
     judge.ok_or_else(|| Trouble::Missing(anyhow!(tls::TlsError::Randomness)))
 }
 
-/// Prepares the gate for unencrypted calls to hosts of no gate, which has no limits.
+/// Prepares the gate for unencrypted calls to hosts that no gate lists; it has no limits.
 fn clear(drain: Duration, around: &Environment, clock: Clock) -> Result<PreparedGate, Trouble> {
     let loaded = config::load_text("egress".to_owned(), CLEAR.to_owned(), &[]);
     let gate = loaded.ok().and_then(|loaded| loaded.settings.gates.into_values().next());
@@ -82,8 +82,8 @@ fn clear(drain: Duration, around: &Environment, clock: Clock) -> Result<Prepared
     prepare_gate(gate, around, drain, clock)
 }
 
-/// Starts the egress listener with its gates; `own` are the other addresses this process listens
-/// otherwise.
+/// Starts the egress listener with its gates. `own` are the addresses on which the rest of this
+/// process listens: the listener never connects to them.
 pub(crate) async fn start(
     prepared: PreparedEgress,
     gates: Vec<PreparedGate>,
@@ -105,7 +105,7 @@ pub(crate) async fn start(
     Ok(egress)
 }
 
-/// The configuration of a gate without limits or memory; calls leave it unchanged.
+/// The configuration of a gate that has no limits, remembers nothing and forwards calls unchanged.
 const CLEAR: &str = "[gates.others]
 kind = \"http\"
 upstream = \"http://egress.invalid\"

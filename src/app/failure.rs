@@ -1,4 +1,4 @@
-//! The failure of a command: problems of the configuration, or another error.
+//! The error of a command: problems of the configuration, or any other error.
 
 use crate::config::Problem;
 
@@ -14,7 +14,7 @@ pub(crate) enum Failure {
 // === impl Failure ===
 
 impl Failure {
-    /// Makes the failure for problems of the configuration.
+    /// Makes the error for these problems of the configuration.
     pub(crate) fn of_config(problems: &[Problem]) -> Self {
         Self::Config(problems.iter().map(Problem::to_string).collect())
     }

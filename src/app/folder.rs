@@ -1,6 +1,6 @@
-//! The folder of files that a gate with TLS writes for the controller. It and the listener's
-//! certificate are kept up to date. Kubelet renews a pod's token, and the controller reads the
-//! copy.
+//! The folder of files that a gate with TLS writes for the controller. The files and the listener's
+//! certificate are kept up to date: a pod's token is renewed, and the controller reads the copy in
+//! this folder.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -25,16 +25,17 @@ pub(crate) struct Folder {
     pub(crate) namespace: Option<String>,
 }
 
-/// The token the controller finds in the folder.
+/// The token in the folder, for the controller to send.
 #[derive(Debug)]
 pub(crate) enum ControllerToken {
     /// The pod's own token, which the gate passes on to the upstream.
     Passed(Secret),
-    /// The token a gate with its own credentials requires.
+    /// A token that only this pod knows. A gate that adds its own credentials demands it from
+    /// clients.
     Pods(PodToken),
 }
 
-/// What is written into the folder, and changes with time.
+/// Those files in the folder that change with time.
 #[derive(PartialEq)]
 struct FolderContents {
     ca: Arc<str>,
@@ -42,12 +43,12 @@ struct FolderContents {
     token: Option<String>,
 }
 
-/// How often the folder is updated. Certificates and tokens are renewed hours before they expire;
-/// changed files of others must be loaded well within a minute.
+/// The interval of updates. Certificates and tokens are renewed hours before they expire; a file
+/// changed by someone else must be loaded within a minute.
 const REFRESH: Duration = Duration::from_secs(10);
 
-/// Writes the folder, if there is one, and keeps it and the listener's certificate up to date until
-/// `stop`.
+/// Writes the folder, if there is one. A background task keeps the folder and the listener's
+/// certificate up to date until `stop`.
 pub(crate) fn keep(
     listener: Arc<Listener>,
     folder: Option<Folder>,

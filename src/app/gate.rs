@@ -18,7 +18,7 @@ use crate::{proxy, tls};
 use anyhow::anyhow;
 use http::uri::Scheme;
 
-/// A gate with everything it needs, before it listens.
+/// A gate's settings, keys and credentials, prepared before it listens.
 #[derive(Debug)]
 pub(crate) struct PreparedGate {
     pub(crate) options: proxy::Options,
@@ -27,24 +27,26 @@ pub(crate) struct PreparedGate {
     pub(crate) credentials: &'static str,
     /// Notes for the user, logged once at the start.
     pub(crate) notes: Vec<String>,
-    /// A warning that clients will send no credentials, if so.
+    /// A warning if clients will send no credentials: the upstream would take their calls for
+    /// anonymous ones.
     anonymous: Option<String>,
     /// Warnings for the user.
     warnings: Vec<String>,
-    /// The files for the controller.
+    /// The folder with the files for the controller.
     pub(crate) folder: Option<Folder>,
 }
 
 /// Why a gate cannot be built.
 #[derive(Debug)]
 pub(crate) enum Trouble {
-    /// The configuration is wrong at this key.
+    /// The configuration is wrong at this key, for this reason.
     Wrong { key: &'static str, what: anyhow::Error },
     /// Something that the configuration needs does not exist on this machine.
     Missing(anyhow::Error),
 }
 
-/// Prepares a gate.
+/// Resolves the gate's upstream and credentials, and prepares its TLS and authentication. Nothing
+/// listens yet.
 pub(crate) fn prepare_gate(
     gate: Gate,
     around: &Environment,
@@ -125,8 +127,9 @@ fn folder(
     Some(Folder { path, listener: Arc::clone(listener), token, namespace: resolved.namespace.clone() })
 }
 
-/// Returns the token to write if the gate lets clients use its own credentials: in-cluster clients
-/// do not start without one, and off loopback the gate requires it.
+/// Returns the token that this pod's clients must send, if the gate adds its own credentials and
+/// has a folder for the controller's files. In-cluster clients do not start without a token, and a
+/// gate reached from other machines demands it.
 fn pod_token(gate: &Gate, injects: bool) -> Result<Option<PodToken>, Trouble> {
     let folder = gate.access.tls.as_ref().and_then(|tls| tls.write_to.as_deref());
     let Some(folder) = folder.filter(|_| injects) else { return Ok(None) };
@@ -135,8 +138,8 @@ fn pod_token(gate: &Gate, injects: bool) -> Result<Option<PodToken>, Trouble> {
     token.map(Some).map_err(|error| Trouble::Missing(error.into()))
 }
 
-/// Makes an error of an upstream or API server; `of` is what needs it, and `key` its place in the
-/// configuration.
+/// Turns the failure to resolve an upstream or API server into an error. `of` says what needs the
+/// server, and `key` is its key in the configuration.
 fn unresolved(error: CredentialsError, of: String, key: &'static str) -> Trouble {
     match error {
         CredentialsError::NotInCluster(_) | CredentialsError::NoKubeconfig(_) => {
@@ -149,7 +152,8 @@ fn unresolved(error: CredentialsError, of: String, key: &'static str) -> Trouble
     }
 }
 
-/// Rejects an upstream address that is the gate's own. Names are checked with each connection.
+/// Rejects an upstream address on which the gate itself listens. Host names cannot be checked here;
+/// they are checked at each connection.
 fn not_itself(gate: &Gate, target: &upstream::Target) -> Result<(), Trouble> {
     let host = target.authority.host().trim_start_matches('[').trim_end_matches(']');
     let is_localhost = host.eq_ignore_ascii_case("localhost");
@@ -189,7 +193,7 @@ fn clients(
     judge.map(Some).ok_or_else(|| Trouble::Missing(anyhow!(tls::TlsError::Randomness)))
 }
 
-/// Returns the API server reviewing clients' tokens, if clients have tokens.
+/// Returns the API server that reviews clients' tokens; `None` if clients do not use tokens.
 pub(super) fn reviewer(
     clients: &Clients,
     tls: &UpstreamTls,
@@ -212,7 +216,8 @@ pub(super) fn reviewer(
     Api::new(&resolved, "tidegate", clock).map(Some).map_err(|error| Trouble::wrong(key, error))
 }
 
-/// Prepares the TLS of the listener. With a client CA, clients need a certificate if `must_show`.
+/// Prepares the TLS of the listener. If there is a client CA and `must_show` is set, clients must
+/// have a certificate.
 pub(super) fn listener(tls: &ListenerTls, listen: &[Listen], must_show: bool) -> Result<tls::Listener, Trouble> {
     let client_ca = tls.client_ca.as_deref();
     let made = match &tls.mode {
@@ -223,8 +228,8 @@ pub(super) fn listener(tls: &ListenerTls, listen: &[Listen], must_show: bool) ->
     made.map_err(|error| Trouble::wrong("tls", error))
 }
 
-/// Prepares TLS with a certificate from the CA of an earlier gate in this pod, so that a running
-/// controller trusts the next gate; or else from a new CA.
+/// Prepares TLS with a generated certificate. It is signed by the CA of an earlier gate in this
+/// pod, so that a running controller trusts the restarted gate; without such a CA, by a new one.
 fn self_signed(tls: &ListenerTls, addresses: &[IpAddr]) -> Result<tls::Listener, tls::TlsError> {
     let client_ca = tls.client_ca.as_deref();
     let left = tls.write_to.as_deref().and_then(credentials::folder::left_ca_key);
@@ -234,7 +239,7 @@ fn self_signed(tls: &ListenerTls, addresses: &[IpAddr]) -> Result<tls::Listener,
     }
 }
 
-/// Returns the addresses to put into a certificate. A listener on every address adds none.
+/// Returns the addresses to put into a certificate. A listener on all addresses contributes none.
 fn addresses(listen: &[Listen]) -> Vec<IpAddr> {
     let tcp = listen.iter().filter_map(|listen| match listen {
         Listen::Tcp(address) => Some(address.ip()),
@@ -243,7 +248,7 @@ fn addresses(listen: &[Listen]) -> Vec<IpAddr> {
     tcp.filter(|ip| !ip.is_unspecified()).collect()
 }
 
-/// Prepares what sets the credentials for the upstream.
+/// Prepares the part that puts credentials into requests to the upstream.
 fn injector(
     gate: &Gate,
     resolved: &ResolvedUpstream,
@@ -294,9 +299,9 @@ fn notes(gate: &Gate, injects: bool, is_warned: bool) -> Vec<String> {
     notes
 }
 
-/// Returns a warning if clients need their own credentials but the listener has no TLS: client-go
-/// and kubectl send none over plain HTTP. An upstream without TLS would not get them directly
-/// either.
+/// Returns a warning if the calls will be anonymous: clients should send their own credentials, but
+/// client-go and kubectl send none over plain HTTP. There is no warning if the upstream has no TLS
+/// either: without a gate it would get none as well.
 fn anonymous(gate: &Gate, injects: bool, scheme: &Scheme) -> Option<String> {
     let is_plain = gate.kind == ApiKind::Kubernetes && gate.access.tls.is_none() && *scheme == Scheme::HTTPS;
     (is_plain && !injects).then(|| {
@@ -312,7 +317,7 @@ fn anonymous(gate: &Gate, injects: bool, scheme: &Scheme) -> Option<String> {
 // === impl Trouble ===
 
 impl Trouble {
-    /// Makes an error about this key, with the text of its cause.
+    /// Makes an error about a key of the configuration, with the text of its cause.
     fn wrong(key: &'static str, error: impl std::fmt::Display) -> Self {
         Self::Wrong { key, what: anyhow!("{error}") }
     }

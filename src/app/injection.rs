@@ -1,13 +1,13 @@
-//! The limits given when a sidecar is added, checked as strictly as a configuration, for `inject`
-//! and the webhook.
+//! The limits given with `inject` or in a pod's annotations, checked as strictly as a
+//! configuration.
 
 use super::failure::Failure;
 use super::source;
 use crate::config::Input;
 use crate::inject::{self, Options};
 
-/// Adds limits (`KEY=VALUE`) to the options of an injection, and checks all together. A problem
-/// names the limit as typed.
+/// Adds limits (`KEY=VALUE`) to the options of an injection, and checks the result as a
+/// configuration. An error names the limit as the user typed it.
 pub(crate) fn with_limits(mut options: Options, sets: &[String]) -> Result<Options, Failure> {
     let limits = sets.iter().map(|set| variable(set)).collect::<Result<Vec<_>, _>>();
     let limits = limits.map_err(|problem| Failure::Other(anyhow::anyhow!(problem)))?;
@@ -18,12 +18,13 @@ pub(crate) fn with_limits(mut options: Options, sets: &[String]) -> Result<Optio
     Ok(options)
 }
 
-/// Does the same as [`with_limits`], with the problems as text.
+/// Does the same as [`with_limits`], and returns the problems as text.
 pub(crate) fn checked(options: Options, sets: &[String]) -> Result<Options, Vec<String>> {
     with_limits(options, sets).map_err(Failure::problems)
 }
 
-/// Replaces environment variables in problems with the limits as typed.
+/// Names the limits as the user typed them, in place of their environment variables, in the
+/// problems.
 fn of_sets(failure: Failure, sets: &[String], limits: &[(String, String)]) -> Failure {
     let Failure::Config(problems) = failure else { return failure };
     let named = |problem: String| {
@@ -37,7 +38,7 @@ fn of_sets(failure: Failure, sets: &[String], limits: &[(String, String)]) -> Fa
     Failure::Config(problems.into_iter().map(named).collect())
 }
 
-/// Turns a limit such as `bucket.rate=20` into the environment variable setting it.
+/// Returns the environment variable, and its value, for a limit such as `bucket.rate=20`.
 fn variable(set: &str) -> Result<(String, String), String> {
     let Some((key, value)) = set.split_once('=') else {
         return Err(format!("--set {set}: expected KEY=VALUE, as in --set bucket.rate=20"));

@@ -1,5 +1,7 @@
-//! The egress CA, with which TLS is decrypted: given in files, or left by the process before, or
-//! made and kept for the next one. It is written to a folder for the clients that trust it.
+//! The egress CA: it signs the certificates with which clients' TLS is decrypted. The operator
+//! gives it in files; otherwise the CA of an earlier process is used, or a new one is made and
+//! stored for the next process. Its certificate is written to a folder for the clients that trust
+//! it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,12 +15,12 @@ use crate::credentials::folder::{self, FolderError};
 use crate::spec::{EgressCa, Settings};
 use crate::tls::{self, CurrentCa, GivenCa, GivenCaError, Interception, Trust};
 
-/// The egress CA, before it is made or read.
+/// The settings of the egress CA, checked before it is read or made.
 #[derive(Debug)]
 pub(crate) struct PreparedCa {
     settings: EgressCa,
     permitted: Vec<String>,
-    /// The CA from the operator's files, with these files.
+    /// The operator's files, and the CA read from them.
     given: Option<(GivenCa, Interception)>,
 }
 
@@ -38,12 +40,13 @@ impl PreparedCa {
         Ok(Some(Self { settings, permitted, given: given.flatten() }))
     }
 
-    /// Returns a warning if the CA expires soon.
+    /// Returns a warning if the operator's CA expires soon.
     pub(crate) fn warning(&self) -> Option<String> {
         ending(&self.given.as_ref()?.1)
     }
 
-    /// Makes the CA, and keeps the files for clients up to date until `stop`.
+    /// Returns the CA, and writes the files for clients. A background task keeps them up to date
+    /// until `stop`.
     pub(crate) fn open(mut self, clock: Clock, stop: CancellationToken) -> anyhow::Result<Arc<CurrentCa>> {
         let (files, ca) = match self.given.take() {
             Some((files, ca)) => (Some(files), ca),
@@ -61,7 +64,7 @@ impl PreparedCa {
         Ok(ca)
     }
 
-    /// Returns the CA of an earlier process, or makes one.
+    /// Returns the CA that an earlier process stored, or a new one.
     fn make(&self) -> anyhow::Result<Interception> {
         let ca = self.take_over().map_or_else(|| Interception::new(&self.permitted), Ok)?;
         if let Some(keep) = &self.settings.keep {
@@ -70,7 +73,8 @@ impl PreparedCa {
         Ok(ca)
     }
 
-    /// Returns the CA of an earlier gate in this pod, if it can be used.
+    /// Returns the CA that an earlier process stored; `None` if there is none, or if it does not
+    /// fit this configuration.
     fn take_over(&self) -> Option<Interception> {
         let left = folder::left_egress_ca(self.settings.keep.as_deref()?)?;
         match Interception::again(&left, &self.permitted, tls::wall()) {
@@ -99,8 +103,9 @@ impl PreparedCa {
         folder::write_public(&folder.join("certs"), &[(Trust::HASHED, trust.ca.as_bytes())])
     }
 
-    /// Loads the operator's files when they change. Writes the files for clients again when the CA
-    /// or the system's CAs change, or when someone has removed them.
+    /// Checks the files every minute. Loads the operator's files when they have changed. Writes the
+    /// files for clients when the CA or the system's CAs have changed, or when someone has removed
+    /// them.
     async fn keep_fresh(self, ca: Arc<CurrentCa>, mut known: TrustState, clock: Clock, stop: CancellationToken) {
         let this = Arc::new(self);
         loop {
@@ -158,12 +163,12 @@ impl PreparedCa {
     }
 }
 
-/// What the files contained at the last check.
+/// The state of the files at the last check.
 struct TrustState {
-    /// The files of the operator's own CA, at the last check.
+    /// The operator's CA files, as last loaded.
     files: Option<GivenCa>,
     trust: Trust,
-    /// The last problem logged about the CA, so that each is logged once.
+    /// The last logged problem of the CA. A problem is logged only when it differs from this one.
     logged: Option<String>,
 }
 
@@ -183,8 +188,8 @@ impl TrustState {
 
 // === helpers ===
 
-/// Reads the operator's CA, if one is configured. Its files are not replaced at the same moment, so
-/// a mismatch is read again.
+/// Reads the operator's CA, if one is configured. A certificate and key that do not match are read
+/// a second time, because they may be in the middle of being replaced.
 fn read_given(settings: &EgressCa, permitted: &[String]) -> Result<Option<(GivenCa, Interception)>, GivenCaError> {
     let Some(given) = &settings.given else { return Ok(None) };
     let once = || {
@@ -204,7 +209,8 @@ fn ending(ca: &Interception) -> Option<String> {
 }
 
 const CA: &str = "ca.crt";
-/// How often the files are checked. The system's CAs change with the image or a mounted file.
+/// The interval of checks. The system's CAs are files too, and change with the image or a mounted
+/// file.
 const REFRESH: Duration = Duration::from_secs(60);
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ use crate::spec::{Settings, ShowNames, Store};
 use crate::status;
 use crate::store::{StoreHealth, Stores};
 
-/// The running gates, in order of names.
+/// The running gates, sorted by name, and the egress listener.
 pub(super) struct RunningGates {
     pub(super) gates: Vec<Arc<Gate>>,
     pub(super) egress: Option<Arc<EgressListener>>,
@@ -24,8 +24,8 @@ pub(super) struct RunningGates {
 
 /// The running gates, with the reloads and the stores of the process.
 pub(crate) struct Operations {
-    /// The configured gates. Calls of a gate with hosts go through gates made for each host and
-    /// port.
+    /// The gates in the configuration. A gate with hosts serves no calls itself, but is a template:
+    /// the gates made from it for each host and port serve them.
     pub(super) gates: Vec<Arc<Gate>>,
     pub(super) egress: Option<Arc<EgressListener>>,
     pub(super) reloads: Reloads,
@@ -38,7 +38,8 @@ pub(crate) struct Operations {
 // === impl Operations ===
 
 impl Operations {
-    /// Starts with this configuration in force; `effective` is its text.
+    /// Collects the gates and stores of a process at its start. `effective` is the text of its
+    /// configuration.
     pub(super) fn new(
         running: RunningGates,
         stores: Arc<Stores>,
@@ -51,12 +52,13 @@ impl Operations {
         Self { gates, egress, reloads: Reloads::new(clock, effective), stores, clock, names }
     }
 
-    /// Applies settings a reload has changed.
+    /// Applies the settings of a reload that concern operators.
     pub(crate) fn adopt(&self, settings: &Settings) {
         *self.names.write().unwrap_or_else(PoisonError::into_inner) = settings.admin.show_names;
     }
 
-    /// Returns the gates a command is for, each followed by those made for its hosts.
+    /// Returns the gates that a command concerns: the one of this name, or all. Gates made for
+    /// hosts are included.
     fn meant(&self, name: Option<&str>) -> Result<Vec<Arc<Gate>>, String> {
         let meant: Vec<_> = self.gates.iter().filter(|gate| name.is_none_or(|name| **gate.name() == *name)).collect();
         if meant.is_empty() {
@@ -69,12 +71,12 @@ impl Operations {
         Ok(meant.into_iter().flat_map(with_origins).collect())
     }
 
-    /// Returns the gates made for the hosts of a gate, with host and port.
+    /// Returns the gates made from a gate for single hosts and ports.
     fn origins(&self, gate: &Arc<Gate>) -> Vec<(Origin, Arc<Gate>)> {
         self.egress.as_ref().map(|egress| egress.origins(gate.name())).unwrap_or_default()
     }
 
-    /// Returns the gate a call goes through: the one made for its host, if there is one.
+    /// Returns the gate that serves a call: the one made for the call's host, if there is one.
     fn carrier(&self, gate: Arc<Gate>, headers: &HeaderMap) -> Arc<Gate> {
         let host = headers.get(http::header::HOST).and_then(|host| host.to_str().ok());
         let origin = host.and_then(|host| Origin::read(host, Some(443)).ok());
@@ -204,12 +206,12 @@ fn shown(store: &Store, health: StoreHealth, clock: Clock) -> status::StoreStatu
     }
 }
 
-/// Makes the error for an unknown gate, with the names of those there are.
+/// Returns the error text for an unknown gate, with the names of all gates.
 pub(crate) fn no_such_gate<'a>(name: &str, gates: impl Iterator<Item = &'a str>) -> String {
     format!("there is no gate {name:?}; the gates are: {}", gates.collect::<Vec<_>>().join(", "))
 }
 
-/// Builds a call as the gate would receive it.
+/// Builds the request to be explained, as the gate would receive it.
 pub(crate) fn request(ask: &Ask) -> Result<(Method, Uri, HeaderMap), String> {
     let method = ask.method.to_ascii_uppercase().parse();
     let method = method.map_err(|_| format!("{:?} is not a method, expected one such as GET or PATCH", ask.method))?;

@@ -1,6 +1,7 @@
 //! Prepares a process from a configuration, for `check`, `run` and the demo.
 //!
-//! All problems are collected. Nothing listens, nothing is sent and nothing is written yet.
+//! Nothing listens, nothing is sent and nothing is written yet. All problems are collected, not
+//! only the first.
 
 use std::path::Path;
 
@@ -18,7 +19,7 @@ use crate::store::PreparedStore;
 use crate::telemetry::{CallLog, Spans};
 use crate::tls;
 
-/// A process with everything it needs, before it starts.
+/// The settings of a process, and the gates and other parts built from them, before it starts.
 #[derive(Debug)]
 pub(crate) struct PreparedProcess {
     pub(crate) settings: Settings,
@@ -30,15 +31,15 @@ pub(crate) struct PreparedProcess {
     pub(crate) effective: String,
     /// Warnings for the user.
     pub(crate) warnings: Vec<String>,
-    /// Files missing on this machine, but perhaps not where the process will run, such as a pod's
-    /// or a kubeconfig.
+    /// Files that do not exist on this machine, but may exist where the process will run, such as a
+    /// pod's token or a kubeconfig.
     pub(crate) missing: Vec<anyhow::Error>,
 }
 
 /// The problems found so far, and the files missing on this machine.
 struct Problems<'a> {
     origins: &'a Origins,
-    /// The name of the configuration.
+    /// The name of the configuration, for the texts.
     from: &'a str,
     texts: Vec<String>,
     missing: Vec<anyhow::Error>,
@@ -47,14 +48,16 @@ struct Problems<'a> {
 // === impl Problems ===
 
 impl Problems<'_> {
-    /// Adds a problem at `place`, unless a file there cannot be read: that is the same problem.
+    /// Adds a problem of the table `place`, unless an earlier problem names that table: an
+    /// unreadable file would be reported twice.
     fn add(&mut self, place: &str, problem: String) {
         if !self.texts.iter().any(|known| known.contains(place)) {
             self.texts.push(problem);
         }
     }
 
-    /// Returns what was prepared for `place`, or adds its problem.
+    /// Returns the prepared part, or records why it could not be prepared. `place` is its table in
+    /// the configuration.
     fn part<T>(&mut self, place: &str, part: Result<T, Trouble>) -> Option<T> {
         match part {
             Ok(part) => return Some(part),
@@ -67,7 +70,7 @@ impl Problems<'_> {
     }
 }
 
-/// Prepares a process; `from` names the configuration in problems.
+/// Prepares a process from a configuration. `from` names the configuration in problems.
 pub(crate) fn prepare(
     loaded: Configuration,
     from: &str,
@@ -109,7 +112,8 @@ pub(crate) fn prepare(
     Ok(PreparedProcess { settings, gates, egress, stores, otlp, effective, warnings, missing })
 }
 
-/// Checks the folder of the call log; the file is created at start.
+/// Returns a problem if the folder of the call log does not exist. The file itself is created at
+/// the start.
 fn call_log_problem(log: &Log) -> Option<String> {
     let path = log.calls.as_ref()?;
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty())?;
@@ -117,7 +121,7 @@ fn call_log_problem(log: &Log) -> Option<String> {
     (!is_there).then(|| format!("is {}, expected the path of a file in an existing folder", path.display()))
 }
 
-/// Opens the call log, if lines or trace spans are wanted.
+/// Opens the call log; `None` if neither a file nor trace spans are configured.
 pub(crate) fn call_log(path: Option<&Path>, spans: Option<Spans>, clock: Clock) -> anyhow::Result<Option<CallLog>> {
     if path.is_none() && spans.is_none() {
         return Ok(None);

@@ -12,8 +12,8 @@ pub(crate) fn tcp_addresses(listen: &[Listen]) -> impl Iterator<Item = SocketAdd
     })
 }
 
-/// Returns the address of a listener, as seen from this machine: loopback for a listener on every
-/// address.
+/// Returns the address at which this machine reaches a listener: loopback for a listener on all
+/// addresses.
 pub(crate) fn reachable(listen: SocketAddr) -> SocketAddr {
     let ip = match listen.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),

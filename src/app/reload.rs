@@ -1,11 +1,12 @@
 //! Reloads: a changed configuration is applied while the gates run (P11).
 //!
-//! There are two phases. Everything that can fail (reading, checking, building) is done first, beside
-//! the running gates. Applying the result cannot fail. The content of the file is compared every few
-//! seconds: a ConfigMap is replaced by renaming a link two folders up, which watches on the file do
-//! not see. A file may be half written, so two checks in a row must find the same content. An invalid
-//! file is checked again now and then, because the certificate or token that it names may exist by
-//! now.
+//! There are two phases. Everything that can fail (reading, checking, building) is done first, and
+//! does not touch the running gates. Applying the result cannot fail.
+//!
+//! The content of the file is compared every two seconds. Watching the file for events is not
+//! enough: a ConfigMap is replaced by renaming a link two folders up. A file may be half written,
+//! so two checks in a row must find the same content. An invalid file is loaded again from time to
+//! time, because a certificate or token named in it may exist by now.
 
 mod restart;
 
@@ -40,7 +41,7 @@ pub(crate) struct Reloader {
     pub(crate) running: Settings,
     pub(crate) operations: Arc<Operations>,
     pub(crate) stores: Arc<Stores>,
-    /// The content of the file at the last reload.
+    /// The content of the file at the last reload, whether or not it was valid.
     pub(crate) judged: Content,
 }
 
@@ -51,12 +52,12 @@ pub(crate) struct Content {
     bytes: Result<Vec<u8>, ErrorKind>,
 }
 
-/// What the checks since the last reload have found.
+/// The results of the checks since the last reload.
 #[derive(Debug, Default)]
 struct FileChecks {
-    /// The content at the last check, if it differs from that of the last reload.
+    /// The content at the last check; `None` if it was the content of the last reload.
     changed: Option<Content>,
-    /// The number of checks in a row with the same result.
+    /// The number of checks in a row that found no change.
     unchanged: u32,
 }
 
@@ -77,8 +78,8 @@ impl Content {
 // === impl FileChecks ===
 
 impl FileChecks {
-    /// Returns true if the content `found` must be loaded: it has changed and is whole, or it
-    /// `was_invalid` some time ago.
+    /// Returns true if the content `found` must be loaded. A change is loaded when two checks in a
+    /// row find it. Unchanged content is loaded again after a while if it `was_invalid`.
     fn is_due(&mut self, found: &Content, judged: &Content, was_invalid: bool) -> bool {
         if found == judged {
             self.changed = None;
@@ -140,7 +141,7 @@ impl Reloader {
         }
     }
 
-    /// Opens the call log; no later step can fail.
+    /// Opens the new call log. Every step after this one cannot fail.
     fn call_log(&self, mut prepared: PreparedProcess) -> Result<(PreparedProcess, Option<CallLog>), Failure> {
         if let Some(missing) = prepared.missing.pop() {
             return Err(Failure::Other(missing));
@@ -154,7 +155,7 @@ impl Reloader {
         Ok((prepared, calls))
     }
 
-    /// Returns the changes only a restart can apply.
+    /// Returns the changes that only a restart can apply.
     fn needs_a_restart(&self, new: &Settings) -> Vec<String> {
         let mut reasons = restart::needed(&self.running, new);
         let ca = self.operations.egress.as_ref().and_then(|egress| egress.ca());
@@ -176,7 +177,7 @@ impl Reloader {
         self.operations.reloads.record(outcome, reasons);
     }
 
-    /// Applies the configuration. Nothing in here can fail.
+    /// Applies a valid configuration. No step of this can fail.
     async fn apply(&mut self, prepared: PreparedProcess, calls: Option<CallLog>) {
         for warning in &prepared.warnings {
             tracing::warn!("{warning}");
@@ -204,8 +205,8 @@ impl Reloader {
     }
 }
 
-/// How often the file is checked. Two checks in a row must agree, so a change is in force after
-/// four seconds, or eight at worst; kubelet itself takes up to a minute.
+/// The interval of checks of the file. Two in a row must agree, so a change is in force after four
+/// seconds, or eight at worst; kubelet itself takes up to a minute.
 const INTERVAL: Duration = Duration::from_secs(2);
 /// The number of checks before an invalid configuration is tried again.
 const AGAIN: u32 = 5;

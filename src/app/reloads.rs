@@ -17,7 +17,7 @@ words! {
     }
 }
 
-/// The results of reloads, and the configuration in force.
+/// The last reload, and the configuration in force.
 #[derive(Debug)]
 pub(crate) struct Reloads {
     clock: Clock,
@@ -27,14 +27,14 @@ pub(crate) struct Reloads {
 #[derive(Debug, Default)]
 struct ReloadState {
     config: Config,
-    /// The text of the configuration in force.
+    /// The text of the current configuration.
     effective: String,
 }
 
 // === impl Reloads ===
 
 impl Reloads {
-    /// Starts with `effective` in force.
+    /// Begins the record at the start of the process. `effective` is the text of the configuration.
     pub(crate) fn new(clock: Clock, effective: &str) -> Self {
         for outcome in Outcome::ALL {
             table::RELOADS.counter(&[outcome.word()]).increment(0);
@@ -48,22 +48,23 @@ impl Reloads {
         lock(&self.state).config.clone()
     }
 
-    /// Returns the text of the configuration in force.
+    /// Returns the text of the current configuration.
     pub(crate) fn effective(&self) -> String {
         lock(&self.state).effective.clone()
     }
 
-    /// Returns true if the configuration of the last reload is in force.
+    /// Returns true unless the last reload was rejected: because its configuration was invalid, or
+    /// needs a restart.
     pub(crate) fn last_was_good(&self) -> bool {
         !self.last_was(Outcome::Invalid) && !self.last_was(Outcome::RestartNeeded)
     }
 
-    /// Returns true if this was the result of the last reload.
+    /// Returns true if the last reload had this result.
     pub(crate) fn last_was(&self, outcome: Outcome) -> bool {
         lock(&self.state).config.last_reload.as_ref().is_some_and(|last| last.result == outcome.word())
     }
 
-    /// Returns why the last reload had this result.
+    /// Returns the reasons for the result of the last reload.
     pub(crate) fn last_reasons(&self) -> Vec<String> {
         lock(&self.state).config.last_reload.as_ref().map(|last| last.reasons.clone()).unwrap_or_default()
     }
@@ -75,7 +76,7 @@ impl Reloads {
         lock(&self.state).config.last_reload = Some(Reload { result: outcome.to_string(), at_ms, reasons });
     }
 
-    /// Records that a new configuration is in force, and returns its hash.
+    /// Records that a new configuration has been applied, and returns its hash.
     pub(crate) fn take_over(&self, effective: &str) -> String {
         self.record(Outcome::Applied, Vec::new());
         self.set(effective)
@@ -96,8 +97,8 @@ impl Reloads {
     }
 }
 
-/// Returns an FNV-1a hash, cut to 48 bits, which a metric can hold exactly. It distinguishes
-/// configurations, but not against an attacker.
+/// Returns an FNV-1a hash of the configuration, cut to 48 bits so that a metric can hold it
+/// exactly. It tells configurations apart, but an attacker could make two with the same hash.
 fn hash(text: &str) -> u64 {
     let full = text
         .bytes()

@@ -1,4 +1,4 @@
-//! `run`: the gates and the admin port start, serve, and shut down in order.
+//! `run`: starts the gates and the admin port, serves, and shuts down in order.
 
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
@@ -43,8 +43,8 @@ pub(crate) fn serve(sources: &Sources) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Returns the builder of the async runtime. One thread costs less CPU for this work than several,
-/// because no task moves between threads.
+/// Returns the builder of the async runtime. One thread takes less CPU for this program than
+/// several, because no task moves between threads.
 fn runtime(threads: NonZeroU32) -> Builder {
     if threads.get() == 1 {
         return Builder::new_current_thread();
@@ -121,12 +121,12 @@ async fn until_stopped(prepared: PreparedProcess, sources: &Sources, level: Leve
     Ok(())
 }
 
-/// What all gates of the process are started with.
+/// The values that the start of every gate needs.
 struct GateStarter<'a> {
     state: &'a StateFile,
     calls: Option<&'a CallLog>,
     stores: &'a Arc<Stores>,
-    /// The address of the admin port; it is never an upstream.
+    /// The address of the admin port. The egress listener never connects to it.
     admin: Option<SocketAddr>,
     clock: Clock,
     stop: &'a CancellationToken,
@@ -135,7 +135,7 @@ struct GateStarter<'a> {
 // === impl GateStarter ===
 
 impl GateStarter<'_> {
-    /// Starts all gates, and the egress listener with the gates behind it.
+    /// Starts all gates, and the egress listener with its gates.
     async fn start(&self, prepared: Vec<PreparedGate>, egress: Option<PreparedEgress>) -> anyhow::Result<RunningGates> {
         let mut gates = Vec::new();
         let mut behind = Vec::new();

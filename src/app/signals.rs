@@ -1,9 +1,9 @@
-//! The signals ending the process.
+//! The signals that end the process.
 
 use anyhow::Context as _;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// SIGINT and SIGTERM.
+/// A listener for SIGINT and SIGTERM.
 pub(super) struct StopSignals {
     interrupt: Signal,
     terminate: Signal,

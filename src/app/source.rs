@@ -1,4 +1,4 @@
-//! The sources of the configuration: a file, and the environment on top of it.
+//! The sources of the configuration: a file, and environment variables that override it.
 
 use std::path::{Path, PathBuf};
 
@@ -9,8 +9,8 @@ use crate::config::{self, Configuration, Input};
 use crate::credentials::Environment;
 use crate::spec::Settings;
 
-/// Where the configuration comes from: a file and the environment. They are read at each use, so
-/// that a reload sees changes.
+/// The sources of the configuration: a file and the environment. They are read at each use, so that
+/// a reload sees changes.
 #[derive(Clone, Debug)]
 pub(crate) struct Sources {
     /// The path given with `--config`.
@@ -32,32 +32,32 @@ impl Sources {
         prepare(load(&input)?, &from, &self.environment(), clock)
     }
 
-    /// Reads the sources even if there are problems, to find the running process, and returns the
-    /// problems.
+    /// Reads the sources even if they have problems, and returns what is valid in them, with the
+    /// problems. So a command can find the running process.
     pub(crate) fn load_as_far_as_it_goes(&self) -> (Settings, Vec<String>) {
         let (settings, problems) = config::load_as_far_as_it_goes(&self.input());
         (settings, problems.iter().map(ToString::to_string).collect())
     }
 
-    /// Returns the environment, to read upstreams and credentials from.
+    /// Returns the environment, from which upstreams and credentials are read.
     pub(crate) fn environment(&self) -> Environment {
         Environment { variables: self.input().env, service_account: Environment::SERVICE_ACCOUNT.into() }
     }
 
-    /// Returns the file and the environment as they are now.
+    /// Returns the path of the file, and the current environment variables.
     pub(crate) fn input(&self) -> Input {
         let env = environment();
         Input { file: config::find(self.config.clone(), &env), env }
     }
 }
 
-/// Reads a file with the environment on top of it, as `run` does.
+/// Reads and checks a file with the environment variables that override it, as `run` does.
 pub(crate) fn of_file(file: &Path) -> Result<Configuration, Failure> {
     load(&Input { file: Some(file.to_owned()), env: environment() })
 }
 
-/// Returns the environment. Bytes that are not UTF-8 are replaced by a mark, so that the value
-/// becomes a problem and is not ignored.
+/// Returns the environment variables. Bytes that are not UTF-8 become a replacement character, so
+/// that the value is reported as a problem and not ignored.
 fn environment() -> Vec<(String, String)> {
     std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.to_string_lossy().into_owned())))

@@ -1,4 +1,4 @@
-//! The state file: what the process before this one remembered, and this one.
+//! The state file: it passes on what the gates remember to the process after a restart.
 
 use std::fs::{DirBuilder, File};
 use std::io;
@@ -18,17 +18,17 @@ use crate::spec;
 use crate::spec::Settings;
 use crate::state::{self, ProcessState, Stamp, StateError};
 
-/// The state file of this process.
+/// The state file, with the state that an earlier process left in it.
 pub(crate) struct StateFile {
     /// The path of the file; `None` if no state is kept.
     path: Option<PathBuf>,
-    /// The folder, locked while this process keeps its state there.
+    /// The folder of the file, locked so that no other process writes its state there.
     _folder: Option<File>,
     salt: Salt,
     previous: Option<ProcessState>,
 }
 
-/// The task writing the state.
+/// The background task that writes the state.
 pub(crate) struct StateKeeper {
     task: JoinHandle<()>,
     over: CancellationToken,
@@ -37,7 +37,7 @@ pub(crate) struct StateKeeper {
 // === impl StateFile ===
 
 impl StateFile {
-    /// Reads the state file. The process starts even if it is unusable.
+    /// Reads the state file. If it is unusable, that is logged, and the process starts without it.
     pub(crate) fn open(settings: &Settings) -> Self {
         let mut this = Self { path: None, _folder: None, salt: Salt::random(), previous: None };
         let Some((path, is_asked_for)) = place(settings) else { return this };
@@ -81,14 +81,14 @@ impl StateFile {
         Past { salt: self.salt.clone(), frozen: previous.map(|(previous, frozen)| (frozen.clone(), gap(previous))) }
     }
 
-    /// Starts to write what these gates remember.
+    /// Starts the background task that writes the state of these gates.
     pub(crate) fn keep(mut self, operations: Arc<Operations>, clock: Clock) -> StateKeeper {
         self.previous = None;
         let over = CancellationToken::new();
         StateKeeper { task: tokio::spawn(self.write_until(operations, clock, over.clone())), over }
     }
 
-    /// Writes the state whenever it has changed, and a last time when `over`.
+    /// Writes the state whenever it has changed, and once more when `over` is cancelled.
     async fn write_until(self, operations: Arc<Operations>, clock: Clock, over: CancellationToken) {
         let Some(path) = self.path.clone() else { return };
         let gates = &operations.gates;
@@ -135,7 +135,7 @@ impl StateFile {
 // === impl StateKeeper ===
 
 impl StateKeeper {
-    /// Writes the state a last time, after the gates have stopped.
+    /// Writes the state one last time. Call it after the gates have stopped.
     pub(crate) async fn written(self) {
         self.over.cancel();
         self.task.await.ok();
@@ -155,7 +155,7 @@ fn report(path: &Path, error: Option<&StateError>, is_failing: &mut bool) {
     *is_failing = error.is_some();
 }
 
-/// Returns the path of the state file, and whether it is configured.
+/// Returns the path of the state file, and true if the configuration names it.
 fn place(settings: &Settings) -> Option<(PathBuf, bool)> {
     let volume = || settings.gates.values().find_map(|gate| gate.access.tls.as_ref()?.write_to.clone());
     let pod = || Some(PathBuf::from(POD)).filter(|folder| folder.is_dir());
@@ -166,8 +166,8 @@ fn place(settings: &Settings) -> Option<(PathBuf, bool)> {
     }
 }
 
-/// Makes and locks the folder of the state file, because two processes would overwrite each
-/// other's.
+/// Makes the folder of the state file and locks it, because two processes would overwrite each
+/// other's state.
 fn lock(path: &Path) -> io::Result<File> {
     let folder = path.parent().unwrap_or(path);
     DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
@@ -179,15 +179,15 @@ fn lock(path: &Path) -> io::Result<File> {
     Ok(folder)
 }
 
-/// The folder that `inject` mounts for the sidecar.
+/// The folder for state that `inject` mounts into the sidecar.
 const POD: &str = "/run/tidegate";
 /// How often to check whether the state has changed.
 const LOOK: Duration = Duration::from_secs(2);
 /// The least time between two writes if only bucket levels have changed, as they do with each call.
 const LEVELS_EVERY: Duration = Duration::from_secs(5);
-/// The longest time before a crash to be missing in the file.
+/// The most time before a crash whose changes may be missing in the file.
 const UNSEEN: Duration = Duration::from_secs(8);
-/// The most keys to write: a file of less than a megabyte.
+/// The most failing keys to write for all gates together: the file stays below a megabyte.
 const KEYS: usize = 8000;
-/// The most keys to write of each gate, if there are many gates.
+/// The most failing keys to write for each gate if there are many gates.
 const LEAST_KEYS: usize = 500;

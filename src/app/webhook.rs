@@ -1,4 +1,4 @@
-//! Runs the webhook until a signal ends it.
+//! Runs the admission webhook until a signal ends it.
 
 use std::io::IsTerminal as _;
 use std::path::PathBuf;
@@ -14,13 +14,13 @@ use crate::credentials::{self, Api, Source, UpstreamTls};
 use crate::telemetry::log;
 use crate::webhook::{Certificate, ObjectNames, Server, Settings};
 
-/// Where the webhook's certificate comes from.
+/// The source of the webhook's certificate.
 #[derive(Clone, Debug)]
 pub(crate) enum CertificateSource {
-    /// Files renewed by someone else.
+    /// Files that somebody else renews.
     Files { cert: PathBuf, key: PathBuf },
-    /// A certificate of the webhook's own. Its CA is kept in a Secret of this name, and published
-    /// in this webhook configuration.
+    /// A CA of the webhook's own. It is stored in a Secret called `name`, and its certificate is
+    /// published in the webhook configuration called `configuration`.
     Own { name: String, configuration: String },
 }
 

@@ -9,7 +9,7 @@ use crate::app::source::Sources;
 use crate::spec::Settings;
 use crate::status::text::count;
 
-/// The option `--config`, for all commands reading a configuration.
+/// The option `--config`, for all commands that read a configuration.
 #[derive(Clone, Debug, Args)]
 pub(super) struct ConfigOption {
     /// Configuration file [default: $TIDEGATE_CONFIG, else /etc/tidegate/tidegate.toml if it is
@@ -21,13 +21,13 @@ pub(super) struct ConfigOption {
 // === impl ConfigOption ===
 
 impl ConfigOption {
-    /// Returns the option, or `file` if it is not set.
+    /// Returns the option, with `file` as its value if it has none.
     pub(super) fn or(&self, file: Option<&PathBuf>) -> Self {
         Self { config: self.config.as_ref().or(file).cloned() }
     }
 
-    /// Returns the settings for asking the running process. Problems are only printed,
-    /// because the process continues with its last good configuration.
+    /// Returns the settings with which to find and ask the running process. Problems are only
+    /// printed: the process may still run with an earlier, valid configuration.
     pub(super) fn to_ask(&self) -> Settings {
         let (settings, problems) = self.sources().load_as_far_as_it_goes();
         problems.iter().for_each(|problem| show::error(problem));

@@ -1,4 +1,4 @@
-//! `tidegate demo`: runs [`crate::demo`] with the real proxy.
+//! `tidegate demo`: runs [`crate::demo`] with a real gate.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

@@ -1,8 +1,8 @@
 //! `tidegate doctor`: finds what is wrong, with advice.
 //!
-//! Every check tests the real thing: the port, the upstream with the real credentials through a
-//! gate of its own, the kernel's table of connections. The report says what cannot be seen from
-//! here, and never guesses.
+//! Every check tests the real thing: the listening port, the upstream (with the real credentials,
+//! through a gate started for the check), the kernel's table of connections. If something cannot be
+//! seen from here, the report says so and does not guess.
 
 mod connections;
 mod egress;
@@ -44,7 +44,7 @@ enum Verdict {
     Wrong,
 }
 
-/// A finding: the result of one check.
+/// The result of one check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Finding {
     verdict: Verdict,
@@ -138,13 +138,15 @@ impl Finding {
         Self::wrong(about, format!("{what:#}"), advice)
     }
 
-    /// Makes a finding from an error text, perhaps with advice after a semicolon.
+    /// Makes a finding from an error text. Text after a semicolon is the advice; without one, it is
+    /// `advice`.
     fn of_error(about: &str, prefix: &str, error: &str, advice: &str) -> Self {
         let (what, advice) = error.split_once("; ").unwrap_or((error, advice));
         Self::wrong(about, format!("{prefix}{what}"), advice)
     }
 
-    /// Connects to a listener, and returns a finding; `key` is its place in the configuration.
+    /// Tries to connect to a listener, and returns the result as a finding; `key` is the listener's
+    /// key in the configuration.
     async fn of_listener(about: &str, listen: &Listen, key: &str) -> Self {
         let at = match listen {
             Listen::Tcp(address) => reachable(*address).to_string(),

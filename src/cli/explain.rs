@@ -1,5 +1,5 @@
-//! `tidegate explain`: the limits of a call, with their lines in the configuration, and what would
-//! happen to the call now.
+//! `tidegate explain`: shows the limits of a call, with the lines of the configuration that set
+//! them, and what would happen to the call now.
 
 mod egress;
 mod limits;
@@ -119,7 +119,7 @@ fn explained(
     rows.text()
 }
 
-/// Describes how the gate reads the call.
+/// Describes how the gate reads the call: verb, resource and name, or its path.
 fn read_as(call: &ClassifiedCall, kind: ApiKind) -> String {
     let read = &call.call;
     let verb = read.verb;
@@ -172,7 +172,7 @@ fn what_now(gate: &Gate, now: &Result<Vec<Explanation>, String>) -> String {
     says
 }
 
-/// Describes a decision about the call.
+/// Describes what the limits would do with the call.
 fn decided(now: &str, reason: &str, seconds: f64) -> String {
     let meaning = meaning(reason);
     let seconds = duration(seconds);
@@ -185,11 +185,11 @@ fn decided(now: &str, reason: &str, seconds: f64) -> String {
 
 const SHADOW: &str = "it would go at once (shadow: nothing is held)";
 
-/// The lines about one gate.
+/// The lines of the explanation for one gate.
 #[derive(Default)]
 struct Rows(Vec<ExplainRow>);
 
-/// A line: a name, a value, and where in the configuration it is set.
+/// A line: a name, a value, and the place in the configuration that sets the value.
 struct ExplainRow {
     name: &'static str,
     value: String,

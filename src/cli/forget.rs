@@ -1,4 +1,5 @@
-//! `tidegate forget`: forgets failing keys after their cause is healed, and pauses of the upstream.
+//! `tidegate forget`: forgets failing keys once their cause is repaired, and ends pauses that the
+//! upstream asked for.
 
 use clap::Args;
 

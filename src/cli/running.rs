@@ -11,17 +11,17 @@ use crate::app::reachable::reachable;
 use crate::spec::Settings;
 use crate::status::Status;
 
-/// Returns where the running process can be asked, best first.
+/// Returns the addresses of the running process, the preferred one first.
 fn places(settings: &Settings) -> Vec<At> {
     let socket = place_to_ask(settings).map(At::Socket);
     let port = settings.admin.listen.map(|listen| At::Port(reachable(listen)));
     socket.into_iter().chain(port).collect()
 }
 
-/// Asks the process at each port or socket until one answers.
+/// Sends a request to the running process, at one address after the other until one answers.
 ///
 /// # Errors
-/// The failure at the best one, or why there is none.
+/// The error at the preferred address, or that there is no address.
 pub(super) async fn ask<T>(
     settings: &Settings,
     ask: impl AsyncFn(&At) -> Result<T, NoAnswer>,
@@ -36,12 +36,13 @@ pub(super) async fn ask<T>(
     Err(first_error.map_or_else(|| anyhow!(NOWHERE), anyhow::Error::new))
 }
 
-/// Returns the status of the process, and where it answered.
+/// Returns the status of the running process, and the address that answered.
 pub(super) async fn status(settings: &Settings) -> anyhow::Result<(At, Status)> {
     ask(settings, async |at| at.read("/status").await).await
 }
 
-/// Sends a command to the control socket of the process, and returns the answer of each gate.
+/// Sends a command to the control socket of the running process, and returns the answer of each
+/// gate.
 pub(super) fn order<T: DeserializeOwned>(
     configured: &ConfigOption,
     path: &str,

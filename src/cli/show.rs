@@ -1,4 +1,4 @@
-//! Printing. A closed pipe (`tidegate check | head`) is not an error.
+//! Printing to standard output. A closed pipe (`tidegate check | head`) is not an error.
 
 use std::io::{self, ErrorKind, IsTerminal as _, Write as _};
 use std::path::Path;
@@ -21,13 +21,13 @@ pub(super) fn error(line: &str) {
 /// Writes a file.
 ///
 /// # Errors
-/// Names the file and the cause.
+/// The error names the file and the cause.
 pub(super) fn file(path: &Path, content: &str) -> anyhow::Result<()> {
     use anyhow::Context as _;
     std::fs::write(path, content).with_context(|| format!("cannot write the file {}", path.display()))
 }
 
-/// What standard output can show.
+/// The abilities of standard output.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Screen {
     /// The number of columns, if it is a terminal.

@@ -117,7 +117,7 @@ pub(super) fn open(paths: &[PathBuf]) -> anyhow::Result<Vec<RecordedLog<'static>
     paths.iter().map(open).collect()
 }
 
-/// Returns the scenario, limits and picture of the options.
+/// Builds the scenario, the limits and the texts of the picture from the arguments.
 fn set_up(options: &Options, name: &str) -> Result<Setup, Failure> {
     let mine = options.config.as_ref().map(|file| limits_of(file, options.gate.as_deref(), None)).transpose()?;
     let Some(builtin) = simulate::find(name) else { return of_file(options, name, mine) };
@@ -156,7 +156,7 @@ fn of_file(options: &Options, name: &str, mine: Option<Limits>) -> Result<Setup,
     Ok(Setup { scenario, limits, picture })
 }
 
-/// Returns the limits of a gate of a configuration.
+/// Returns the limits of a gate in a configuration.
 pub(super) fn limits_of(file: &Path, gate: Option<&str>, name: Option<&str>) -> Result<Limits, Failure> {
     let loaded = source::of_file(file)?;
     let shown = file.display();

@@ -55,7 +55,7 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
     })?
 }
 
-/// Which process and gate to show.
+/// The process and the gate to show.
 struct StatusQuery<'a> {
     settings: Settings,
     gate: Option<&'a str>,
@@ -93,8 +93,8 @@ async fn follow(query: &StatusQuery<'_>, every: Duration) -> std::io::Result<()>
     }
 }
 
-/// Returns a frame over the last one, because clearing the screen would flicker: the lines that fit,
-/// and a last one about the others.
+/// Returns the text that redraws the screen: the lines that fit, and a last line with the number of
+/// all lines. It is written over the old lines, because clearing the screen would flicker.
 fn frame(text: &str, width: usize, height: usize) -> String {
     let all = text.lines().count();
     let room = height.saturating_sub(1).max(1);
@@ -104,7 +104,7 @@ fn frame(text: &str, width: usize, height: usize) -> String {
     format!("\u{1b}[H{lines}\u{1b}[2m{}\u{1b}[0m\u{1b}[J", cut(&foot, width, '\u{2026}'))
 }
 
-/// Returns columns and lines of the terminal.
+/// Returns the numbers of columns and lines of the terminal.
 fn size() -> (usize, usize) {
     terminal_size::terminal_size().map_or((80, 24), |(width, height)| (width.0.into(), height.0.into()))
 }

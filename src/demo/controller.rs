@@ -1,4 +1,5 @@
-//! A controller over HTTP: workers that reconcile changed objects, and a leader's lease.
+//! A controller over HTTP: workers that reconcile changed objects, and the lease of the elected
+//! leader.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -24,19 +25,19 @@ pub(super) struct HttpController {
     client: OwnClient,
     clock: Clock,
     state: Mutex<WorkerState>,
-    /// Wakes a worker when an object is in the queue.
+    /// Notified when the queue may have an object for a worker.
     changed: Notify,
 }
 
-/// What the workers share.
+/// The state that the workers share.
 #[derive(Debug)]
 struct WorkerState {
     controller: Controller,
-    /// For each object, what the controller knows of it.
+    /// The known generations of each object.
     cache: Vec<Generations>,
 }
 
-/// The generation of an object, and the last one reported in its status.
+/// An object's latest known generation, and the last one that its status reports.
 #[derive(Clone, Copy, Debug, Default)]
 struct Generations {
     generation: u64,
@@ -46,8 +47,8 @@ struct Generations {
 // === impl HttpController ===
 
 impl HttpController {
-    /// Starts the workers, and after `offset` the renewals of the lease, because controllers do not
-    /// start together.
+    /// Starts the workers. The renewals of the lease begin after `offset`, because real controllers
+    /// do not start at the same moment.
     pub(super) fn start(
         kind: usize,
         client: OwnClient,
@@ -66,7 +67,7 @@ impl HttpController {
         controller
     }
 
-    /// Adds a change to the cache, and its object to the queue at once, as an informer does.
+    /// Records a change of an object in the cache, and queues the object, as an informer does.
     pub(super) fn learn(&self, item: Item, generation: u64) {
         let mut state = lock(&self.state);
         state.cache[item].generation = generation;
@@ -99,8 +100,8 @@ impl HttpController {
         }
     }
 
-    /// Applies the wanted state, then reports it in the status, unless both are done. Returns false
-    /// if a call failed.
+    /// Reconciles an object with two calls, if its last change is not done yet: one applies the
+    /// wanted state, the other reports it in the status. Returns false if a call failed.
     async fn reconcile(&self, item: Item) -> bool {
         let known = lock(&self.state).cache[item];
         if known.observed >= known.generation {
@@ -118,8 +119,8 @@ impl HttpController {
         is_done
     }
 
-    /// Renews the lease and records each attempt. As in client-go, an attempt is an update, and if
-    /// that fails a read and another update.
+    /// Renews the lease again and again, and records each attempt. As in client-go, an attempt is
+    /// an update; if that fails, a read and a second update.
     async fn lead(self: Arc<Self>, api: Arc<Api>, offset: Duration) {
         let mut holder = LeaseHolder::new(RENEW_EVERY, RENEW_DEADLINE);
         let lease = KINDS[self.kind].resource;
@@ -139,8 +140,8 @@ impl HttpController {
         }
     }
 
-    /// Makes one call as client-go does: a Retry-After makes the worker sleep, up to ten times, and
-    /// nothing else is retried. Returns true on success.
+    /// Makes one call as client-go does. If the response has a Retry-After, the call is repeated
+    /// after that time, up to ten times; no other failure is retried. Returns true on success.
     async fn call(&self, method: Method, path: &str, body: String) -> bool {
         let body = Bytes::from(body);
         for retries in 0..=MAX_RETRIES {

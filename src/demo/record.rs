@@ -1,4 +1,4 @@
-//! What happened in a run: calls at the API, objects reconciled, and lease renewals.
+//! The record of a run: calls at the API, objects reconciled, and lease renewals.
 
 use std::time::Duration;
 
@@ -12,43 +12,45 @@ pub(super) struct ApiCall {
     pub(super) is_error: bool,
 }
 
-/// A change of an object, reconciled by now.
+/// The completed reconcile of a changed object.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Convergence {
     pub(super) at: Moment,
     /// The time from the change to the end of the reconcile.
     pub(super) took: Duration,
-    /// True if writes of the object must pass the failing webhook.
+    /// True if the object is of a kind whose writes pass the failing webhook.
     pub(super) guarded: bool,
 }
 
-/// How many objects wait for the controllers.
+/// The number of objects waiting for the controllers at one moment.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Backlog {
     pub(super) at: Moment,
-    /// The number of objects waiting for more than a second.
+    /// The number of objects that have waited for more than a second.
     pub(super) overdue: usize,
 }
 
-/// What happened in one run.
+/// The measurements of one run.
 #[derive(Clone, Debug, Default)]
 pub(super) struct RunRecord {
-    /// The calls in order of arrival, except for those under way.
+    /// The calls at the API in order of arrival, except for those still under way.
     pub(super) arrived: Vec<ApiCall>,
-    /// The changes reconciled, in order.
+    /// The completed reconciles, in order.
     pub(super) converged: Vec<Convergence>,
-    /// The attempts to renew a lease: true if one failed, or took so long that the next was due.
+    /// The attempts to renew a lease; true stands for one that failed, or took so long that the
+    /// next was due.
     pub(super) renewals: Vec<bool>,
-    /// How many objects waited, measured ten times a second.
+    /// The numbers of waiting objects, counted ten times a second.
     pub(super) backlog: Vec<Backlog>,
-    /// The longest lateness of the run's own timer, because the machine was busy.
+    /// The longest delay of the demo's own timer. A long one means that the machine was too busy
+    /// for exact results.
     pub(super) stalled: Duration,
 }
 
 // === impl RunRecord ===
 
 impl RunRecord {
-    /// Returns the most calls in any window of `length`.
+    /// Returns the largest number of calls in any window of this length.
     pub(super) fn most_calls(&self, length: Duration) -> usize {
         let mut times: Vec<Moment> = self.arrived.iter().map(|call| call.at).collect();
         times.sort_unstable();
@@ -56,7 +58,8 @@ impl RunRecord {
         times.iter().enumerate().map(in_window).max().unwrap_or(0)
     }
 
-    /// Returns a quantile of the times from change to reconcile, for the `wanted` objects.
+    /// Returns a quantile (in thousandths) of the times from change to reconcile, of those
+    /// reconciles that `wanted` selects.
     pub(super) fn convergence(&self, permille: usize, wanted: impl Fn(&Convergence) -> bool) -> Option<Duration> {
         let mut times: Vec<Duration> = self.converged.iter().filter(|it| wanted(it)).map(|it| it.took).collect();
         times.sort_unstable();
@@ -68,7 +71,8 @@ impl RunRecord {
         (self.renewals.iter().filter(|late| **late).count(), self.renewals.len())
     }
 
-    /// Returns the first moment after `from` without an overdue object from then on.
+    /// Returns the first moment after `from` since which no object was overdue; `None` if objects
+    /// are overdue at the end.
     pub(super) fn reconciled_after(&self, from: Moment) -> Option<Moment> {
         let samples = &self.backlog[self.backlog.partition_point(|sample| sample.at < from)..];
         let last_overdue = samples.iter().rposition(|sample| sample.overdue > 0);

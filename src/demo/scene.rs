@@ -10,7 +10,7 @@ use crate::moment::Moment;
 pub(super) struct ObjectKind {
     /// The plural name in the path.
     pub(super) resource: &'static str,
-    /// True if its writes pass the failing admission webhook.
+    /// True if the API's failing admission webhook checks writes of these objects.
     pub(super) guarded: bool,
 }
 
@@ -22,7 +22,7 @@ pub(super) const KINDS: [ObjectKind; 4] = [
     ObjectKind { resource: "queues", guarded: false },
 ];
 
-/// An object, by its kind and its number.
+/// An object, identified by its kind and its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ObjectId {
     pub(super) kind: usize,
@@ -71,12 +71,12 @@ pub(crate) struct Scene {
 // === impl Scene ===
 
 impl Scene {
-    /// Returns when the webhook fails.
+    /// Returns the time span in which the webhook fails.
     pub(super) fn trouble(&self) -> Range<Moment> {
         Moment::ZERO + self.length.mul_f64(0.15)..Moment::ZERO + self.length.mul_f64(0.5)
     }
 
-    /// Returns when the webhook fails, as seconds of start and end.
+    /// Returns the start and the end of the webhook's failure, in seconds.
     pub(super) fn trouble_seconds(&self) -> [f64; 2] {
         [self.trouble().start, self.trouble().end].map(|moment| moment.since_start().as_secs_f64())
     }

@@ -1,5 +1,5 @@
-//! The embedded API server: HTTP/1.1 on loopback, with a capacity, and an admission webhook with a
-//! temporary failure.
+//! The embedded API server: HTTP/1.1 on loopback, with a limited capacity, and an admission webhook
+//! that fails for a while.
 
 use std::convert::Infallible;
 use std::io;
@@ -45,7 +45,7 @@ impl Api {
         lock(&self.world)
     }
 
-    /// Listens on a free port of loopback, and serves until the set is dropped.
+    /// Listens on a free port of loopback, and serves until the tasks in `tasks` are dropped.
     ///
     /// # Errors
     /// No port is available.
@@ -91,7 +91,7 @@ impl Api {
         fault.map_or_else(|| Response::new(Full::new(Bytes::from_static(b"{}"))), failure)
     }
 
-    /// Changes an object, or returns why that is refused.
+    /// Changes the object that a request names. The error is the reason why it is refused.
     async fn perform(&self, request: Request<Incoming>) -> Result<(), &'static str> {
         let is_patch = request.method() == Method::PATCH;
         let object = ObjectId::of(request.uri().path());

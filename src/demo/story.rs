@@ -111,7 +111,7 @@ impl DemoResult {
         sentences
     }
 
-    /// Describes the failures in a run, and how long they outlived their cause.
+    /// Describes the failures in a run, and how long they lasted after the webhook was repaired.
     fn trouble(&self, record: &RunRecord) -> String {
         let healed = self.scene.trouble().end;
         let recovery = match record.reconciled_after(healed) {

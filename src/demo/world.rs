@@ -19,11 +19,11 @@ pub(super) struct World {
 struct Object {
     /// The number of changes of the wanted state.
     generation: u64,
-    /// The moment since when the object's status has been outdated.
+    /// The moment of the oldest change that the object's status does not show yet.
     behind: Option<Moment>,
 }
 
-/// A capacity in calls per second. A rejected call costs something, too: real servers stay
+/// A capacity in calls per second. Even a rejected call uses some of it: real servers stay
 /// overloaded after the cause is gone, because they are busy rejecting calls.
 #[derive(Debug)]
 pub(super) struct Capacity {
@@ -35,7 +35,7 @@ pub(super) struct Capacity {
 // === impl World ===
 
 impl World {
-    /// Creates the API with all objects in their wanted state.
+    /// Creates the API's state, with all objects reconciled.
     pub(super) fn new() -> Self {
         let objects = vec![vec![Object::default(); OBJECTS]; KINDS.len()];
         Self { capacity: Capacity::new(CAPACITY), objects, record: RunRecord::default() }
@@ -49,14 +49,15 @@ impl World {
         object.generation
     }
 
-    /// Records a controller's report on an object: it has observed this generation.
+    /// Records a controller's report that an object's status shows the generation `observed`.
     pub(super) fn report(&mut self, id: ObjectId, observed: u64, now: Moment) {
         let since = self.object(id).filter(|object| observed >= object.generation).and_then(|it| it.behind.take());
         let guarded = KINDS[id.kind].guarded;
         self.record.converged.extend(since.map(|since| Convergence { at: now, took: now - since, guarded }));
     }
 
-    /// Returns the number of objects waiting for longer than `patience`.
+    /// Returns the number of objects whose last change has not been reconciled for longer than
+    /// `patience`.
     pub(super) fn overdue(&self, now: Moment, patience: Duration) -> usize {
         self.objects.iter().flatten().filter(|it| it.behind.is_some_and(|since| now - since > patience)).count()
     }
@@ -73,7 +74,8 @@ impl Capacity {
         Self { per_second: f64::from(per_second), room: f64::from(per_second) / 4.0, counted: Moment::ZERO }
     }
 
-    /// Returns true if a call at `now` can be served. The burst is the work of a quarter second.
+    /// Returns true if the API can serve a call at `now`, and counts the call. A burst may use the
+    /// capacity of a quarter second.
     pub(super) fn serves(&mut self, now: Moment) -> bool {
         let gained = (now - self.counted).as_secs_f64() * self.per_second;
         self.room = (self.room + gained).min(self.per_second / 4.0);
@@ -84,7 +86,8 @@ impl Capacity {
     }
 }
 
-/// What a rejection costs, in calls: connection, parsing and authentication are done by then.
+/// The cost of rejecting a call, as a fraction of serving one: connection, parsing and
+/// authentication are done by then.
 const REJECTION_COST: f64 = 0.4;
 
 #[cfg(test)]

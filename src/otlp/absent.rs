@@ -1,4 +1,5 @@
-//! The types that replace the exporter in a program without OpenTelemetry. They have no values.
+//! Stand-ins for the types of the exporter, in a build without OpenTelemetry. They have no values,
+//! because `[otlp]` is rejected.
 
 use std::convert::Infallible;
 
@@ -22,7 +23,7 @@ impl Exporter {
         Err(OtlpSettingsError::Absent)
     }
 
-    /// Is never called, because no exporter exists.
+    /// Cannot be called, because there is no value to call it on.
     ///
     /// # Errors
     /// None.
@@ -35,7 +36,7 @@ impl Exporter {
         match *self {}
     }
 
-    /// Is never called, because no exporter exists.
+    /// Cannot be called, because there is no value to call it on.
     pub(crate) async fn finish(self) {
         match self {}
     }

@@ -1,4 +1,4 @@
-//! The OpenTelemetry collector, reached over connections of the gate's own.
+//! The OpenTelemetry collector, and the HTTP connections to it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,13 +16,13 @@ use crate::own_client::OwnClient;
 use crate::telemetry::table;
 use crate::tls;
 
-/// A collector, in the form of a client for OpenTelemetry's exporter.
+/// The HTTP client through which OpenTelemetry's exporter sends to the collector.
 #[derive(Clone, Debug)]
 pub(super) struct Collector {
     /// The URL of the collector, without a slash at the end.
     url: String,
     client: Arc<OwnClient>,
-    /// The async runtime for its connections; the exporter has a thread of its own.
+    /// The async runtime that carries the connections; the exporter itself runs on another thread.
     runtime: Handle,
     is_away: Arc<AtomicBool>,
 }
@@ -85,8 +85,8 @@ impl HttpClient for Collector {
     }
 }
 
-/// The signal's label in the metric and the log.
+/// The kind of data sent, as a label in the metric and the log.
 const SIGNAL: &str = "traces";
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// The longest response: it names the refused spans in few words.
+/// The longest response to read: a collector says in few words which spans it refused.
 const LONGEST_ANSWER: usize = 64 * 1024;

@@ -1,4 +1,4 @@
-//! The exporter of trace spans, from its settings to its end.
+//! The exporter of trace spans, from its settings to its last batch.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,18 +22,18 @@ pub(crate) struct PreparedOtlp {
     tls: Option<tls::Client>,
 }
 
-/// The exporter while it runs.
+/// The running exporter.
 #[derive(Debug)]
 pub(crate) struct Exporter {
     tracer: Arc<Tracer>,
-    /// True if a trace can be begun for a call that has none.
+    /// True if some calls without a trace get a new one.
     begins: bool,
 }
 
 // === impl PreparedOtlp ===
 
 impl PreparedOtlp {
-    /// Reads the files of the settings.
+    /// Prepares an exporter: reads the CA, if one is configured.
     ///
     /// # Errors
     /// The CA cannot be used.
@@ -47,7 +47,7 @@ impl PreparedOtlp {
     /// Starts to send spans. Must be called on the async runtime.
     ///
     /// # Errors
-    /// OpenTelemetry's exporter does not take the endpoint.
+    /// OpenTelemetry's exporter rejects the endpoint.
     pub(crate) fn start(self, clock: Clock) -> Result<Exporter, opentelemetry_otlp::ExporterBuildError> {
         let Self { settings, tls } = self;
         let collector = Collector::new(&settings.endpoint, tls, Handle::current(), clock);
@@ -59,20 +59,21 @@ impl PreparedOtlp {
 // === impl Exporter ===
 
 impl Exporter {
-    /// Returns what makes spans from the call log's records.
+    /// Returns the functions that make spans from the call log's records.
     pub(crate) fn spans(&self) -> Spans {
         let tracer = Arc::clone(&self.tracer);
         Spans { begins: self.begins, take: Arc::new(move |record| tracer.take(record)) }
     }
 
-    /// Sends what is left, for five seconds at most.
+    /// Sends the remaining spans, for five seconds at most.
     pub(crate) async fn finish(self) {
         // Waits for the tracer's thread, which sends on this one.
         drop(tokio::task::spawn_blocking(move || self.tracer.finish(PATIENCE)).await);
     }
 }
 
-/// Describes this process. `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES` take precedence.
+/// Returns the attributes of this process for the collector. `OTEL_SERVICE_NAME` and
+/// `OTEL_RESOURCE_ATTRIBUTES` override them.
 fn resource() -> Resource {
     let own = Resource::builder_empty()
         .with_attribute(KeyValue::new("service.name", "tidegate"))

@@ -1,4 +1,4 @@
-//! Spans of sampled calls, made from their records for the call log.
+//! Spans of sampled calls, made from the calls' records in the call log.
 
 use std::borrow::Cow;
 use std::time::{Duration, SystemTime};
@@ -17,13 +17,13 @@ use crate::clock::{Clock, wall_clock};
 use crate::moment::Moment;
 use crate::telemetry::{CallRecord, Trace};
 
-/// Makes spans. OpenTelemetry's SDK sends them in batches.
+/// Makes spans from records, and passes them to OpenTelemetry's SDK, which sends them in batches.
 #[derive(Debug)]
 pub(super) struct Tracer {
     batches: BatchSpanProcessor,
     ids: RandomIdGenerator,
     scope: InstrumentationScope,
-    /// Decides whether a trace is begun for a call that has none.
+    /// Decides which calls without a trace get a new one.
     sampler: Sampler,
     clock: Clock,
 }
@@ -56,8 +56,8 @@ impl Tracer {
         })
     }
 
-    /// Makes the span of a call's record, and begins a trace in the record if the client began
-    /// none.
+    /// Makes the span of a call from its record. If the client sent no trace, some records get a
+    /// new one.
     pub(super) fn take(&self, record: &mut CallRecord) {
         if record.trace.is_none() {
             record.trace = self.begun().map(Box::new);
@@ -73,7 +73,7 @@ impl Tracer {
         drop(self.batches.shutdown_with_timeout(patience));
     }
 
-    /// Returns a new trace for some calls, and `None` for the others.
+    /// Returns a new trace if the sampler chooses the call; otherwise `None`.
     fn begun(&self) -> Option<Trace> {
         let id = self.ids.new_trace_id();
         let judged = self.sampler.should_sample(None, id, "", &SpanKind::Server, &[], &[]);
@@ -116,7 +116,7 @@ impl Tracer {
     }
 }
 
-/// Returns the name of a span; it must have few different values.
+/// Returns the name of a span: verb and resource, so that there are few different names.
 fn name(record: &CallRecord) -> Cow<'static, str> {
     match &*record.asked.resource {
         "" => record.verb.into(),
@@ -124,7 +124,7 @@ fn name(record: &CallRecord) -> Cow<'static, str> {
     }
 }
 
-/// Returns what the call log says of a call, as attributes of its span.
+/// Returns the values of a call's log line, as attributes of its span.
 fn attributes(record: &CallRecord) -> Vec<KeyValue> {
     let mut all = vec![
         KeyValue::new("http.request.method", record.method.to_string()),

@@ -1,4 +1,4 @@
-//! The state file: read once, and always replaced as a whole.
+//! The state file: read once at the start, and always replaced as a whole.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use super::format::{self, MARK};
 use super::{ProcessState, StateError};
 
-/// Reads a state; `None` if there is no file. It must be a regular file of this user, private to it.
+/// Reads a state; `None` if there is no file. The file must be a regular one that only this user
+/// can read and write.
 ///
 /// # Errors
 /// The file cannot be used.
@@ -35,8 +36,8 @@ pub fn read(path: &Path) -> Result<Option<ProcessState>, StateError> {
     format::decode(&bytes).map(Some)
 }
 
-/// Returns true if the state may be written at a path: nothing is there, or a state, even a broken
-/// one or of another version. Any other file is somebody else's.
+/// Returns true if a state may be written at a path: there is no file, or it is a state file (even
+/// a broken one, or one of another version). Any other file must not be overwritten.
 pub fn is_free(path: &Path) -> bool {
     match fs::metadata(path) {
         Err(_) => fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound),
@@ -49,10 +50,11 @@ pub fn is_free(path: &Path) -> bool {
     }
 }
 
-/// Writes a state under another name and renames it. With `is_synced` it survives a loss of power.
+/// Writes a state into a new file, and moves that to the path. With `is_synced`, the state survives
+/// a loss of power.
 ///
 /// # Errors
-/// It cannot be written. The file is unchanged.
+/// It cannot be written. The file at the path is unchanged.
 pub fn write(path: &Path, state: &ProcessState, is_synced: bool) -> Result<(), StateError> {
     let bytes = format::encode(state)?;
     let beside = beside(path);

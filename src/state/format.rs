@@ -1,6 +1,7 @@
 //! The state as bytes: a line with the version and a checksum, then JSON.
 //!
-//! Any bytes give a state or an error. A gate accepts times from it only up to its own limits.
+//! Any bytes can be read without harm: the result is a state or an error. A gate limits the times
+//! in a state to those it could have set itself.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hasher};
@@ -21,18 +22,19 @@ struct GateText {
     buckets: Vec<BucketText>,
 }
 
-/// A failing key as written: object, collection and operation (as hashes); failures and status;
-/// milliseconds until the key may be tried, until the time that the upstream named, and until it is
-/// forgotten.
+/// A failing key in JSON: hashes of object, collection and operation; number of failures and last
+/// status; milliseconds until the key may be tried, until the retry time that the upstream named,
+/// and until the key is forgotten.
 #[derive(Serialize, Deserialize)]
 struct KeyText([u64; 3], u32, Option<u16>, [u64; 3]);
 
-/// Holder and resource, and the milliseconds left and grown.
+/// A pause in JSON: the hashes of its credential and resource; its remaining milliseconds, and the
+/// length to which repeated pauses have grown.
 #[derive(Serialize, Deserialize)]
 struct PauseText([u64; 2], u64, u64);
 
-/// Buckets as written: the part of the gate, the level of the common bucket and of those per flow
-/// or credential, and the number of gates that share it.
+/// Buckets in JSON: whose buckets they are; the level of the common bucket, and the levels per flow
+/// or credential; the number of gates that share it.
 #[derive(Serialize, Deserialize)]
 struct BucketText(#[serde(with = "PartText")] FrozenPart, f64, Vec<(u64, f64)>, u32);
 
@@ -44,7 +46,7 @@ enum PartText {
     Class(Arc<str>),
 }
 
-/// Writes a state as bytes.
+/// Converts a state to bytes.
 ///
 /// # Errors
 /// A number cannot be written.
@@ -55,7 +57,7 @@ pub fn encode(state: &ProcessState) -> Result<Vec<u8>, StateError> {
     Ok(bytes)
 }
 
-/// Reads a state from bytes.
+/// Converts bytes to a state.
 ///
 /// # Errors
 /// They are not a state, or that of another version.
@@ -74,7 +76,8 @@ pub fn decode(bytes: &[u8]) -> Result<ProcessState, StateError> {
     serde_json::from_slice(body).map_err(|_| StateError::Damaged)
 }
 
-/// Returns a checksum against accidents. Builds with other hash functions fail it, too.
+/// Returns a checksum that detects accidental changes. Builds with another standard hash function
+/// compute another one.
 fn checksum(bytes: &[u8]) -> u64 {
     let mut hasher = DefaultHasher::new();
     hasher.write(bytes);
@@ -86,7 +89,7 @@ fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
 
-/// Writes and reads the gates of a state.
+/// Writes the gates of a state as JSON, and reads them.
 pub(super) mod gates {
     use super::*;
 
@@ -144,9 +147,9 @@ impl From<GateText> for FrozenLimiter {
     }
 }
 
-/// The first bytes of every state, of whatever version.
+/// The first bytes of every state file, in every version.
 pub(super) const MARK: &[u8] = b"tidegate-state-";
 const NAME: &str = "tidegate-state-1";
-/// The version written with a state: another may make other hashes of the same call.
+/// The version written into a state. Another version may compute other hashes for the same call.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 const LONGEST_LINE: usize = 200;

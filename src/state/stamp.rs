@@ -1,19 +1,21 @@
-//! A moment another process can read, to find out how long ago it was at least.
+//! A moment that another process can compare with its own time. It finds out how long ago the
+//! moment was, or at least a lower bound.
 //!
-//! On the same boot of a machine, the uptime tells, whatever the wall clock does. Otherwise the
-//! wall clock tells; if it has gone back, at least the uptime of the new boot has passed.
+//! If the machine has not been rebooted since, the difference of uptimes is exact, even if the time
+//! of day was changed. Otherwise the difference of the times of day counts; if the clock was turned
+//! back, at least the uptime since the reboot has passed.
 
 use std::fs;
 use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
 
-/// A moment, by all clocks of the machine.
+/// A moment, read from all clocks of the machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stamp {
-    /// The id of the machine's boot; empty if it has none.
+    /// The id of the machine's current boot; empty if unknown.
     pub boot: String,
-    /// The time since the boot, where it is known.
+    /// The time since the boot; `None` if unknown.
     pub uptime: Option<Duration>,
     /// The time of day since 1970.
     pub wall: Duration,
@@ -35,7 +37,7 @@ impl Stamp {
         }
     }
 
-    /// Returns the time since `earlier`, or less if it is uncertain.
+    /// Returns the time since `earlier`; if that is uncertain, rather a shorter time.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Duration {
         let wall = self.wall.saturating_sub(earlier.wall);

@@ -1,7 +1,7 @@
-//! One limit on the memory for the bodies of all reviews.
+//! A common limit on the memory for the request bodies of all reviews.
 //!
-//! When it is reached, the largest body is dropped. A pod has some kilobytes, so bodies that are
-//! larger, or never end, make room for it.
+//! When the limit is reached, the review with the largest body is given up. A usual pod takes some
+//! kilobytes, so a huge or endless body cannot displace it.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -9,21 +9,21 @@ use std::sync::{Arc, Mutex};
 use crate::lock;
 use tokio_util::sync::CancellationToken;
 
-/// The memory all reviews share.
+/// The memory that all reviews share.
 #[derive(Debug)]
 pub(super) struct Budget {
     most: usize,
     shares: Mutex<Shares>,
 }
 
-/// The parts of the memory in use, each with its size.
+/// The memory taken by each review under way.
 #[derive(Debug, Default)]
 struct Shares {
     next: u64,
     taken: BTreeMap<u64, (usize, CancellationToken)>,
 }
 
-/// The part of the memory one review uses.
+/// The memory taken by one review.
 #[derive(Debug)]
 pub(super) struct Share {
     budget: Arc<Budget>,
@@ -52,8 +52,8 @@ impl Budget {
 // === impl Share ===
 
 impl Share {
-    /// Sets the size. While all together are too large, the largest part is dropped. Returns false
-    /// if that is this one.
+    /// Sets the memory that this review takes. If all together take too much, the largest ones lose
+    /// their memory. Returns false if this review is one of them.
     pub(super) fn set(&self, bytes: usize) -> bool {
         let mut shares = lock(&self.budget.shares);
         match shares.taken.get_mut(&self.number) {
@@ -68,7 +68,7 @@ impl Share {
         shares.taken.contains_key(&self.number)
     }
 
-    /// Waits until this part is dropped to make room.
+    /// Waits until this review loses its memory to others.
     pub(super) async fn lost(&self) {
         self.is_lost.cancelled().await;
     }
@@ -80,8 +80,8 @@ impl Drop for Share {
     }
 }
 
-/// Returns the memory needed to review a body: some copies of the text, and every value of its
-/// JSON. An object is large even if it is empty.
+/// Returns the memory needed to review a body: some copies of its text, and every value of its
+/// JSON. Even an empty JSON object takes a kilobyte.
 pub(super) fn cost(body: &[u8]) -> usize {
     let mut objects = 0;
     let mut values = 0;
@@ -101,7 +101,7 @@ pub(super) fn cost(body: &[u8]) -> usize {
     TEXT * body.len() + OBJECT * objects + VALUE * values
 }
 
-/// How many copies of the text exist, as received and in the trees.
+/// The number of copies of the text in memory: as received, and in the parsed JSON.
 const TEXT: usize = 2;
 /// The memory of a JSON object: a map of `serde_json` makes room for eleven entries at once.
 const OBJECT: usize = 1024;

@@ -1,9 +1,9 @@
 //! The webhook's certificate: from files, or from a CA of its own.
 //!
-//! The key of the CA is in a Secret. The first replica makes it; all replicas issue their
-//! certificates with it, each for a day. The Secret must exist: so the webhook needs no right to
-//! create Secrets. The CA's certificate goes into `caBundle` of the webhook's configuration, and
-//! again whenever it has been removed there.
+//! The key of that CA is in a Secret. The first replica makes it; all replicas use it to sign their
+//! own certificates, each for a day. The Secret itself must exist already, so that the webhook
+//! needs no permission to create Secrets. The CA's certificate is written to `caBundle` of the
+//! webhook's configuration, and written again whenever someone has removed it.
 
 use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -18,16 +18,17 @@ use crate::clock::Clock;
 use crate::credentials::{Api, ApiError};
 use crate::tls::{self, Listener, TlsError};
 
-/// The certificate in use; it may change while the webhook serves.
+/// The current certificate; it is renewed while the webhook serves.
 #[derive(Debug)]
 pub struct Certificate {
-    /// The API server and the names of the objects there, if the CA is the webhook's own.
+    /// With a CA of the webhook's own: the API server, and the names of the objects that hold the
+    /// CA.
     own: Option<(Box<Api>, ObjectNames)>,
     current: RwLock<Arc<Listener>>,
     clock: Clock,
 }
 
-/// The names of the objects in the cluster that a certificate of the webhook's own needs.
+/// The names of the Kubernetes objects that the webhook uses if it has a CA of its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObjectNames {
     /// The namespace of the Secret and the Service.
@@ -38,7 +39,7 @@ pub struct ObjectNames {
     pub configuration: String,
 }
 
-/// The CA as it is kept in the Secret.
+/// The key and certificate of the CA, as stored in the Secret.
 struct Ca {
     key: String,
     pem: String,
@@ -47,7 +48,7 @@ struct Ca {
 // === impl Certificate ===
 
 impl Certificate {
-    /// Reads the certificate from files, and follows their changes.
+    /// Reads the certificate from files. It is read again when they change.
     ///
     /// # Errors
     /// A file cannot be read or used.
@@ -56,7 +57,8 @@ impl Certificate {
         Ok(Self { own: None, current: RwLock::new(listener), clock })
     }
 
-    /// Makes a certificate from a CA of its own. Retries until the API server can verify it.
+    /// Makes a certificate from a CA of the webhook's own. Retries until the CA is in the webhook
+    /// configuration, so that the API server can verify the certificate.
     ///
     /// # Errors
     /// A name cannot be in a certificate.
@@ -75,7 +77,7 @@ impl Certificate {
         self.listener().config()
     }
 
-    /// Renews the certificate as long as the webhook serves.
+    /// Keeps the certificate up to date, for as long as the webhook serves.
     pub(super) async fn keep(&self) {
         let mut is_failing = false;
         loop {
@@ -93,7 +95,8 @@ impl Certificate {
         }
     }
 
-    /// Makes the Secret, the certificate and the webhook configuration agree.
+    /// Makes sure that the CA is in the Secret, that it signed the certificate, and that the
+    /// webhook configuration contains it.
     async fn agree(&self) -> Result<(), ApiError> {
         let Some((api, names)) = &self.own else { return Ok(()) };
         let ca = match names.read_ca(api).await? {
@@ -116,7 +119,7 @@ impl Certificate {
 // === impl ObjectNames ===
 
 impl ObjectNames {
-    /// Returns the Service's names, as the API server calls them.
+    /// Returns the names under which the API server calls the webhook's Service.
     fn server_names(&self) -> Vec<String> {
         let Self { name, namespace, .. } = self;
         vec![format!("{name}.{namespace}.svc"), format!("{name}.{namespace}.svc.cluster.local")]
@@ -126,7 +129,7 @@ impl ObjectNames {
         format!("/api/v1/namespaces/{}/secrets/{}", self.namespace, self.name)
     }
 
-    /// Reads the CA; `None` if the Secret has no usable one.
+    /// Reads the CA from the Secret; `None` if the Secret has no usable one.
     async fn read_ca(&self, api: &Api) -> Result<Option<Ca>, ApiError> {
         let secret = api.get(&self.secret_path()).await?;
         let text = |key: &str| {
@@ -143,7 +146,8 @@ impl ObjectNames {
         }
     }
 
-    /// Makes a CA and writes it into the Secret. If another replica was first, returns its CA.
+    /// Makes a CA and writes it into the Secret. If another replica was faster, returns that
+    /// replica's CA.
     async fn write_ca(&self, api: &Api) -> Result<Ca, ApiError> {
         let path = self.secret_path();
         let version = api.get(&path).await?.pointer("/metadata/resourceVersion").cloned();
@@ -190,7 +194,7 @@ fn chain(error: &dyn std::error::Error) -> String {
 
 const KEY: &str = "ca.key";
 const CERTIFICATE: &str = "ca.crt";
-/// How often this is checked. A webhook configuration applied again lacks the CA for as
-/// long.
+/// The interval of checks. A webhook configuration that someone applies again lacks the CA until
+/// the next check.
 const LOOK_EVERY: Duration = Duration::from_secs(30);
 const TRY_AGAIN: Duration = Duration::from_secs(2);

@@ -1,19 +1,19 @@
-//! The options for one pod: those of the webhook, and over them the pod's annotations. Annotations
-//! have the names of `tidegate inject`'s options.
+//! The options for one pod: those of the webhook, overridden by the pod's annotations. The
+//! annotations have the same names as `tidegate inject`'s options.
 
 use serde_json::Value;
 
 use crate::inject::{Mode, Options};
 
-/// A function adding limits (`KEY=VALUE`) to options, checked as strictly as a configuration. An
-/// error is a list of problems.
+/// A function that adds limits (`KEY=VALUE`) to options, and checks them as strictly as a
+/// configuration. The error is a list of problems.
 pub type Check = fn(Options, &[String]) -> Result<Options, Vec<String>>;
 
 /// The names of the annotations, without their prefix.
 const KNOWN: [&str; 8] = ["mode", "container", "config-map", "set", "port", "admin-port", "egress-port", "replace"];
 const PREFIX: &str = "tidegate.io/";
 
-/// Returns the options for a pod.
+/// Returns the options for a pod. The error is a list of problems with its annotations.
 pub(super) fn of(pod: &Value, defaults: &Options, check: Check) -> Result<Options, Vec<String>> {
     let mut options = defaults.clone();
     let mut sets = Vec::new();
@@ -35,7 +35,7 @@ pub(super) fn of(pod: &Value, defaults: &Options, check: Check) -> Result<Option
     if sets.is_empty() { Ok(options) } else { check(options, &sets) }
 }
 
-/// Applies one annotation. An error says what was expected.
+/// Applies one annotation to the options. The error says which value was expected.
 fn apply(name: &str, value: &str, options: &mut Options, sets: &mut Vec<String>) -> Result<(), String> {
     let port = || value.parse().ok().filter(|port| *port > 0).ok_or_else(|| "a port".to_owned());
     match name {

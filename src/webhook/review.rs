@@ -8,24 +8,24 @@ use super::{Policy, Settings, options};
 use crate::credentials::Environment;
 use crate::inject::{self, LABEL};
 
-/// What is wrong with the form of a request.
+/// Why a request is not an `AdmissionReview`.
 #[derive(Debug, thiserror::Error)]
 pub enum NotReview {
     /// The body is not JSON.
     #[error("the body is not JSON: {0}; expected an AdmissionReview")]
     Json(#[from] serde_json::Error),
-    /// The body is another object, or of another version.
+    /// The body is JSON, but no `AdmissionReview` of version `v1`.
     #[error("the body is not an AdmissionReview of admission.k8s.io/v1 with a request and its uid")]
     Kind,
 }
 
-/// What to change in a pod.
+/// The changes to make in a pod, as a JSON patch, with warnings for the user.
 struct PodPatch {
     operations: Value,
     warnings: Vec<String>,
 }
 
-/// Returns the `AdmissionReview` that answers one.
+/// Returns the answer to an `AdmissionReview`, in the same format.
 ///
 /// # Errors
 /// The body is not an `AdmissionReview`.
@@ -63,16 +63,15 @@ pub fn review(body: &[u8], settings: &Settings) -> Result<Value, NotReview> {
     Ok(json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response}))
 }
 
-/// Returns true for namespaces with pods never to be changed, because no cluster comes up without
-/// them.
+/// Returns true for namespaces whose pods are never changed: a cluster cannot start without them.
 fn is_left_alone(namespace: &str, settings: &Settings) -> bool {
     SYSTEM.contains(&namespace) || settings.namespace.as_deref() == Some(namespace)
 }
 
-/// Returns what to change in a pod; `None` if it stays as it is.
+/// Returns the changes to make in a pod; `None` if it stays as it is.
 ///
 /// # Errors
-/// Why it cannot have the sidecar.
+/// The reasons why the pod cannot have the sidecar.
 fn patch(pod: &Value, settings: &Settings) -> Result<Option<PodPatch>, Vec<String>> {
     let label = pod.pointer("/metadata/labels").and_then(|labels| labels.get(LABEL)).and_then(Value::as_str);
     if matches!(label, Some("disabled" | "false")) || has_sidecar(pod) || is_annotated(pod, MIRROR) {
@@ -103,15 +102,16 @@ fn patch(pod: &Value, settings: &Settings) -> Result<Option<PodPatch>, Vec<Strin
     Ok(Some(PodPatch { operations: json!(json_patch::diff(&document, &after)), warnings: edit.notes }))
 }
 
-/// Returns true if a pod already has a sidecar: from `inject`, a chart, or a component.
+/// Returns true if a pod has the sidecar already: from `inject`, a Helm chart, or a Kustomize
+/// component.
 fn has_sidecar(pod: &Value) -> bool {
     let containers = ["/spec/initContainers", "/spec/containers"];
     let mut containers = containers.iter().filter_map(|list| pod.pointer(list)?.as_array()).flatten();
     containers.any(|container| container.get("name").is_some_and(|name| name == "tidegate"))
 }
 
-/// Refuses a pod without a token, by the settings of its ServiceAccount. By now the API server has
-/// added the token's mount to all others, and set their account.
+/// Returns an error for a pod without a service account token, which the sidecar needs. If the
+/// pod's ServiceAccount allows a token, the API server has mounted it before the webhook is called.
 fn without_token(pod: &Value) -> Option<String> {
     let account = pod.pointer("/spec/serviceAccountName").and_then(Value::as_str)?;
     let containers = pod.pointer("/spec/containers").and_then(Value::as_array).into_iter().flatten();
@@ -125,7 +125,7 @@ fn without_token(pod: &Value) -> Option<String> {
     })
 }
 
-/// Refuses a pod on the host's network if no annotations give it ports of its own.
+/// Returns an error for a pod on the host's network, unless annotations choose the sidecar's ports.
 fn with_ports_of_the_host(pod: &Value, settings: &Settings) -> Option<String> {
     let is_on_host = pod.pointer("/spec/hostNetwork").and_then(Value::as_bool) == Some(true);
     let egress = settings.options.egress.as_ref().map(|_| "tidegate.io/egress-port");

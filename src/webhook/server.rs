@@ -1,4 +1,4 @@
-//! The HTTPS server the API server calls.
+//! The HTTPS server that the API server calls.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -40,7 +40,8 @@ pub struct Server {
     bodies: Arc<Budget>,
     clock: Clock,
     tasks: TaskTracker,
-    /// Set while the readiness probe is answered with no.
+    /// Set when the webhook stops: the readiness probe then fails, so that the Service sends no
+    /// more requests here.
     stopping: AtomicBool,
     /// Cancelled when connections must close.
     closing: CancellationToken,
@@ -75,8 +76,8 @@ impl Server {
         self.address
     }
 
-    /// Serves until `stop`, and a few seconds longer, until the Service knows. Then waits for the
-    /// last answers.
+    /// Serves until `stop`. Then serves five seconds longer, until the Service sends no more
+    /// requests here, and waits for the last answers.
     pub async fn serve(self: &Arc<Self>, stop: CancellationToken) {
         tokio::select! {
             () = self.accept() => {}
@@ -186,9 +187,10 @@ const WINDOW: u32 = 64 << 10;
 const BUFFER: usize = 16 << 10;
 /// The longest request body. The API server accepts objects of 3 MiB, and JSON may be longer.
 const LARGEST: usize = 4 << 20;
-/// The most bytes of all bodies together. With the memory to review one they are 16 MiB.
+/// The most bytes of all bodies together. With the memory needed to review one of them, that makes
+/// 16 MiB.
 const BODIES: usize = 6 << 20;
 const REVIEWED: usize = 10 << 20;
 const IDLE: Duration = Duration::from_secs(120);
-/// How long to serve on after `stop`, until kube-proxy knows.
+/// The time to serve on after `stop`, until kube-proxy has removed this pod from the Service.
 const LEAVING: Duration = Duration::from_secs(5);

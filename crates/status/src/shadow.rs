@@ -40,8 +40,8 @@ pub struct ShadowCalls {
 /// The comparison of the current limits with those of a candidate, for the same calls.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Candidate {
-    /// The start of the comparison: when the candidate, or one of the two sets of limits, last
-    /// changed.
+    /// The start of the comparison. It begins anew when the current limits or the candidate's
+    /// change.
     pub since_ms: u64,
     /// The number of calls compared.
     pub calls: u64,

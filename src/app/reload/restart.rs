@@ -1,13 +1,14 @@
-//! The keys only a restart can change, such as sockets, the upstream and credentials.
+//! The keys of the configuration that only a restart can change, such as sockets, the upstream and
+//! credentials.
 
 use std::collections::BTreeSet;
 
 use crate::spec::{Egress, Gate, Settings};
 
-/// A key only a restart can change, and whether it has changed.
+/// A key that only a restart can change, and true if it has changed.
 type RestartKey = (&'static str, bool);
 
-/// Returns the changes needing a restart, one sentence for each key.
+/// Returns the changes that need a restart, with a sentence for each key.
 pub(super) fn needed(running: &Settings, new: &Settings) -> Vec<String> {
     let mut keys: Vec<String> = changed(of_process(running, new)).map(str::to_owned).collect();
     keys.extend(of_egress(running.egress.as_ref(), new.egress.as_ref()).into_iter().map(|key| format!("egress{key}")));
@@ -56,7 +57,8 @@ fn of_listener(running: &Egress, new: &Egress) -> [RestartKey; 8] {
     ]
 }
 
-/// Returns a problem for each host the egress CA, made at the start, may not sign for.
+/// Returns a problem for each host for which the egress CA may not sign certificates. The CA was
+/// made at the start, for the hosts of that time.
 pub(super) fn not_permitted(new: &Settings, is_permitted: impl Fn(&str) -> bool) -> Vec<String> {
     let gates = new.gates.values().filter_map(|gate| Some((&gate.name, gate.hosts.as_ref()?)));
     let patterns = gates

@@ -6,7 +6,7 @@ use crate::limit::policy::{ClassPolicy, Lane};
 use crate::spec::{Gate, Settings};
 use crate::status::text::{number, printable};
 
-/// Up to this many gates are summarized in full.
+/// The most gates that are summarized in full.
 const FEW: usize = 2;
 
 /// Returns the summary as TOML comments, so that the whole output is a configuration.
@@ -40,7 +40,8 @@ fn row(name: &str, says: &str) -> String {
     format!("  {name:<8} {says}")
 }
 
-/// Describes the rate of all calls, how far it may fall, and the number of classes with own rates.
+/// Describes the common rate of all calls, how far throttling may lower it, and how many classes
+/// have a rate of their own.
 fn rate(gate: &Gate) -> String {
     let bucket = gate.policy.bucket.as_ref();
     let size = bucket.map_or_else(|| "none for all calls together".to_owned(), size);
@@ -54,7 +55,7 @@ fn rate(gate: &Gate) -> String {
     format!("{size}{}{own}", adapts.unwrap_or_default())
 }
 
-/// Describes which calls are refused at once, or soon.
+/// Describes which calls the gate refuses at once, or after a short wait.
 fn refuses(gate: &Gate) -> impl Iterator<Item = String> {
     let queue = gate.policy.queue;
     let healthy = match queue.max_wait.is_zero() {

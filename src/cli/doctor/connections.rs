@@ -1,4 +1,5 @@
-//! Checks the kernel's table for connections leading past the gate to its upstream.
+//! Checks the kernel's table of connections: does another process connect to the upstream without
+//! the gate?
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -23,9 +24,10 @@ struct Socket {
 /// The sockets of this network namespace, and the processes they belong to.
 struct Sockets {
     all: Vec<Socket>,
-    /// For each socket's inode, the processes that have it, as far as visible.
+    /// For each socket (by inode), the processes that use it. Processes of other users may be
+    /// invisible.
     owners: BTreeMap<u64, BTreeSet<u32>>,
-    /// The id of the running gate, if its sockets are visible.
+    /// The process id of the running gate, if its sockets are visible.
     gate: Option<u32>,
 }
 
@@ -34,7 +36,7 @@ struct Sockets {
 struct Beside {
     gates: BTreeSet<String>,
     others: BTreeSet<String>,
-    /// How many connections these processes have.
+    /// The number of connections of these processes, without those of other gates.
     count: usize,
     /// How many connections may be the gate's.
     unknown: usize,
@@ -54,8 +56,8 @@ pub(super) async fn findings(gate: &Gate, around: &Environment, status: Option<&
     vec![Sockets::read(status).judge(&about, &format!("{host}:{port}"), &found.collect(), advice)]
 }
 
-/// Reports connections of other processes to the hosts of a gate behind the egress listener: the
-/// hosts that its configuration names in full, and those that were called.
+/// Reports connections of other processes to the hosts of a gate of the egress listener. It knows
+/// the hosts that the configuration names in full, and those that were called.
 pub(super) async fn past_hosts(gate: &Gate, egress: &Egress, status: Option<&Status>) -> Vec<Finding> {
     let Some(hosts) = &gate.hosts else { return Vec::new() };
     let about = format!("past gate {}", gate.name);
@@ -106,7 +108,8 @@ impl Sockets {
         self.all.iter().filter(|it| addresses.contains(&it.remote))
     }
 
-    /// Reports whether other processes have connections to these addresses.
+    /// Returns a finding: whether processes other than the gate have connections to these
+    /// addresses.
     fn judge(&self, about: &str, to: &str, addresses: &BTreeSet<SocketAddr>, advice: &str) -> Finding {
         let Beside { gates, others, count: number, unknown } = self.beside(addresses);
         if number > 0 {
@@ -171,8 +174,8 @@ fn read(line: &str) -> Option<Socket> {
     (*fields.get(3)? == "01").then_some(Socket { remote, inode })
 }
 
-/// Parses an address such as `0100007F:1F90`: words of four bytes in this machine's byte order. An
-/// IPv4 address inside IPv6 becomes IPv4.
+/// Parses an address such as `0100007F:1F90`: the IP address as words of four bytes in this
+/// machine's byte order, and the port. An IPv4 address inside IPv6 becomes IPv4.
 fn address(text: &str) -> Option<SocketAddr> {
     let (ip, port) = text.split_once(':')?;
     let port = u16::from_str_radix(port, 16).ok()?;
@@ -188,7 +191,7 @@ fn address(text: &str) -> Option<SocketAddr> {
     Some(SocketAddr::new(ip, port))
 }
 
-/// Returns the sockets of a process by inode; `None` if they are not visible.
+/// Returns the inodes of the sockets of a process; `None` if they are not visible.
 fn sockets_of(pid: u32) -> Option<BTreeSet<u64>> {
     let entries = fs::read_dir(format!("/proc/{pid}/fd")).ok()?;
     Some(entries.flatten().filter_map(|entry| inode(&fs::read_link(entry.path()).ok()?.to_string_lossy())).collect())
@@ -199,7 +202,7 @@ fn inode(link: &str) -> Option<u64> {
     link.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
 }
 
-/// Maps each socket to its visible processes.
+/// Returns the visible processes that use each socket.
 fn owners() -> BTreeMap<u64, BTreeSet<u32>> {
     let mut owners = BTreeMap::<_, BTreeSet<u32>>::new();
     for pid in processes() {
@@ -210,18 +213,18 @@ fn owners() -> BTreeMap<u64, BTreeSet<u32>> {
     owners
 }
 
-/// Returns the visible processes.
+/// Returns the ids of the visible processes.
 fn processes() -> Vec<u32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
-/// Returns the name of a process, cut to 15 bytes; empty if it is not there.
+/// Returns the name of a process, cut to 15 bytes; empty if the process does not exist.
 fn name_of(pid: u32) -> String {
     fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default().trim().to_owned()
 }
 
-/// Returns true for a process of this program, whatever its file is called.
+/// Returns true for a process of this program, even if its file has another name.
 fn is_tidegate(pid: u32) -> bool {
     let name = name_of(pid);
     name == "tidegate" || name == name_of(std::process::id())
@@ -229,7 +232,8 @@ fn is_tidegate(pid: u32) -> bool {
 
 const TO_THE_NAMES: &str = "lead the names of its hosts to egress.names by hostAliases, and set what makes it trust the CA (docs/egress.md, Interception)";
 const TO_THE_PROXY: &str = "set HTTPS_PROXY in its container, and what makes it trust the CA; a client that takes no proxy (the AWS SDK for JavaScript, google-api-python-client without PySocks) comes by egress.names (docs/egress.md, Interception)";
-/// The longest wait for a name server, so that the other findings do not wait.
+/// The longest wait for the lookup of a name: the other checks must not wait for a broken name
+/// server.
 const LOOKUP: Duration = Duration::from_secs(2);
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use crate::status::text::count;
 use crate::status::{self, Status};
 use crate::tls;
 
-/// Reports on the listener and its clients, if there is one.
+/// Checks the egress listener and its clients, if there is one.
 pub(super) async fn findings(
     settings: &Settings,
     status: Option<&Status>,
@@ -53,8 +53,8 @@ async fn listener(egress: &Egress) -> Finding {
     }
 }
 
-/// Checks the files that make clients trust the egress CA; `in_use` is the fingerprint of the
-/// running gate's CA.
+/// Checks the files by which clients trust the egress CA. `in_use` is the fingerprint of the CA
+/// that the running process uses.
 fn trust(folder: &Path, in_use: &str) -> Vec<Finding> {
     let mut findings = Vec::new();
     let read = |name: &str| {
@@ -87,7 +87,7 @@ fn trust(folder: &Path, in_use: &str) -> Vec<Finding> {
     findings
 }
 
-/// Checks a CA the operator provides in files.
+/// Checks the CA that the operator provides in files.
 fn of_given(given: &GivenCa, names: &[String]) -> Finding {
     let read = tls::GivenCa::read(&given.cert, &given.key, &given.root);
     match read.and_then(|files| files.interception(names, tls::wall())) {
@@ -103,7 +103,7 @@ fn of_given(given: &GivenCa, names: &[String]) -> Finding {
     }
 }
 
-/// Returns the environment variable that tells a client where CAs are.
+/// Returns the environment variable in which a kind of client looks for CAs.
 fn variable_of(client: &str) -> &'static str {
     let known = [
         ("boto", "AWS_CA_BUNDLE"),
@@ -122,7 +122,7 @@ fn variable_of(client: &str) -> &'static str {
     known.iter().find(|(name, _)| client.contains(name)).map_or("the variable of its kind", |(_, variable)| variable)
 }
 
-/// Reports failed TLS handshakes.
+/// Returns a finding about failed TLS handshakes.
 fn handshake(failed: &status::EgressHandshakes) -> Finding {
     let client = if failed.client.is_empty() { "a client" } else { failed.client.as_str() };
     let times = count(failed.count, "handshake", "handshakes");
@@ -141,7 +141,7 @@ fn handshake(failed: &status::EgressHandshakes) -> Finding {
     Finding::note("egress", format!("{times} of {client} for {} {says}", failed.host), advice)
 }
 
-/// Reports what the running listener has seen: tunnels and refusals.
+/// Reports the tunnels and refusals that the running listener has counted.
 fn seen(egress: &status::EgressStatus) -> Vec<Finding> {
     let mut findings: Vec<Finding> = egress.handshakes.iter().map(handshake).collect();
     for tunnels in egress.tunnels.iter().filter(|tunnels| !tunnels.gate.is_empty()) {

@@ -8,7 +8,8 @@ use super::Finding;
 use crate::app::control_socket;
 use crate::spec::Settings;
 
-/// Checks every folder tidegate writes files to. The first use of a folder decides the advice.
+/// Checks that tidegate can write to every folder in the configuration. A folder named several
+/// times is checked once.
 pub(super) fn findings(settings: &Settings) -> Vec<Finding> {
     let mut folders: Vec<(&Path, String)> = Vec::new();
     for gate in settings.gates.values() {
@@ -34,14 +35,14 @@ pub(super) fn findings(settings: &Settings) -> Vec<Finding> {
     permissions.chain(given.into_iter().filter_map(written)).collect()
 }
 
-/// Tries to write, which shows permissions, read-only mounts and full disks.
+/// Writes a test file, which also reveals read-only mounts and full disks.
 fn writable(folder: &Path) -> io::Result<()> {
     let probe = folder.join(format!(".tidegate-doctor-{}", std::process::id()));
     fs::OpenOptions::new().write(true).create_new(true).open(&probe)?;
     fs::remove_file(&probe)
 }
 
-/// Checks the folder with the controller's kubeconfig.
+/// Checks the folder into which the gate writes the controller's kubeconfig.
 fn written(folder: &Path) -> Option<Finding> {
     let path = folder.join("kubeconfig");
     let advice = "the gate writes it when it starts; is it running, and is this its volume?";

@@ -1,5 +1,5 @@
-//! Checks the upstream and the credentials with a real call through a gate of its own, so that the
-//! check tests the code that runs.
+//! Checks the upstream and the credentials with a real call. It goes through a gate started for the
+//! check, so that the check tests the same code.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -61,7 +61,8 @@ pub(super) async fn findings(gate: &Gate, around: &Environment, status: Option<&
     found
 }
 
-/// Returns the upstream's URL: that of the running gate, or else that of the configuration.
+/// Returns the upstream's URL: that of the running gate, or that of the configuration if no gate
+/// runs.
 pub(super) fn url(gate: &Gate, around: &Environment, status: Option<&Status>) -> Option<String> {
     let by_configuration = || {
         let prepared = prepare_gate(gate.clone(), around, Duration::ZERO, Clock::start()).ok()?;
@@ -75,8 +76,9 @@ fn running<'a>(gate: &Gate, status: Option<&'a Status>) -> Option<&'a status::Ga
     status?.gates.iter().find(|running| *running.name == *gate.name && running.host.is_empty())
 }
 
-/// Reports on the upstream of the running gate, if this configuration and environment lead
-/// elsewhere: a shell with the gate's own KUBECONFIG would take the gate for the upstream.
+/// Reports that the upstream was not checked, because the running gate uses another one than this
+/// configuration and environment. For example, the KUBECONFIG of this shell may point at the gate
+/// itself.
 fn elsewhere(about: &str, running: &status::GateStatus, here: &str) -> Vec<Finding> {
     let says = format!(
         "was not tried: the gate that runs sends its calls to {}, and doctor here would to {here}",
@@ -89,7 +91,7 @@ fn elsewhere(about: &str, running: &status::GateStatus, here: &str) -> Vec<Findi
     std::iter::once(Finding::note(about, says, advice)).chain(wrong).collect()
 }
 
-/// Checks that clients' tokens can be reviewed.
+/// Checks that the gate can have clients' tokens reviewed.
 pub(super) async fn reviews(of: &str, clients: &Clients) -> Option<Finding> {
     let about = format!("clients of {of}");
     Some(match clients.probe().await? {
@@ -103,7 +105,8 @@ pub(super) async fn reviews(of: &str, clients: &Clients) -> Option<Finding> {
     })
 }
 
-/// Returns the same gate with a listener on loopback, and with its own credentials if it has some.
+/// Returns the settings of a gate for the check: it listens on loopback without TLS, and adds its
+/// own credentials if it has any.
 fn probe(gate: &Gate) -> Gate {
     let listen = vec![Listen::Tcp(SocketAddr::from(([127, 0, 0, 1], 0)))];
     let mut gate = Gate { listen, ..gate.clone() };
@@ -145,7 +148,7 @@ fn judge(gate: &Gate, about: &str, answer: &str, injects: bool, clock: Clock) ->
     std::iter::once(finding).chain(skew(gate, head, clock)).collect()
 }
 
-/// Reports if this machine's clock and the upstream's differ too much.
+/// Returns a finding if this machine's clock and the upstream's differ by 30 seconds or more.
 fn skew(gate: &Gate, head: &str, clock: Clock) -> Option<Finding> {
     let about = "clock";
     let line = head.lines().find(|line| line.to_ascii_lowercase().starts_with("date:"))?;
@@ -162,10 +165,10 @@ fn skew(gate: &Gate, head: &str, clock: Clock) -> Option<Finding> {
 }
 
 const NOT_REACHED: &str = "check the upstream's address, and that it runs";
-/// The longest wait for the answer. Connecting has its own, shorter limit.
+/// The longest wait for the answer. Connecting has a shorter limit of its own.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// The most bytes read of an answer.
 const LONGEST: u64 = 64 * 1024;
-/// The seconds of difference to report: kube-apiserver tolerates little before it rejects tokens,
-/// and Date has whole seconds.
+/// The difference of the clocks to report, in seconds: kube-apiserver tolerates little before it
+/// rejects tokens, and the Date header has only whole seconds.
 const APART: f64 = 30.0;

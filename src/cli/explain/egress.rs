@@ -1,4 +1,4 @@
-//! Where the egress listener would send a tunnel or a URL.
+//! What the egress listener would do with a CONNECT, or with a call to a URL.
 
 use anyhow::{anyhow, bail};
 use http::Uri;
@@ -7,15 +7,17 @@ use http::uri::Scheme;
 use crate::config::Configuration;
 use crate::proxy::{Directory, Fate};
 
-/// Where the egress listener would send a request.
+/// What the egress listener would do with a request.
 pub(super) enum Way {
-    /// The request goes through a gate, with this path and host.
+    /// It sends the request through the gate `name`, with this path and host; `says` describes why.
     Gate { name: String, says: String, path: String, host: String },
-    /// The request passes all gates by, or goes nowhere; the text says why.
+    /// It does something else: a tunnel, a call without limits, or a refusal. The text describes
+    /// it.
     Past(String),
 }
 
-/// Returns where a CONNECT, or a call to a URL, would be sent; `None` for a path.
+/// Returns what the egress listener would do with a CONNECT, or with a call to a URL; `None` if the
+/// target is only a path.
 pub(super) fn way(loaded: &Configuration, method: &str, target: &str) -> anyhow::Result<Option<Way>> {
     let is_connect = method.eq_ignore_ascii_case("connect");
     if !is_connect && !target.contains("://") {
@@ -67,7 +69,7 @@ pub(super) fn way(loaded: &Configuration, method: &str, target: &str) -> anyhow:
     }))
 }
 
-/// Reads a URL, and returns whether it needs a tunnel, as https does.
+/// Parses a URL. Also returns true if it needs a tunnel: if its scheme is https.
 fn url(text: &str) -> anyhow::Result<(Option<Uri>, bool)> {
     let uri: Uri = text.parse().map_err(|error| anyhow!("{text:?} is not a URL: {error}"))?;
     match uri.scheme() {

@@ -1,4 +1,4 @@
-//! The limits of a call, with the places in the configuration setting them.
+//! The limits of a call, with the places in the configuration that set them.
 
 use http::HeaderMap;
 
@@ -21,7 +21,7 @@ pub(super) struct ExplainedCall<'a> {
     pub(super) now: &'a [SharedBucket],
 }
 
-/// Adds the lines about class, flow, key and every limit.
+/// Adds the lines about the call's class, flow, key and limits.
 pub(super) fn add(rows: &mut Rows, explained: &ExplainedCall<'_>) {
     let ExplainedCall { loaded, gate, call, headers, .. } = *explained;
     let Some(class) = gate.policy.classes.get(usize::from(call.class.0)) else { return };
@@ -69,7 +69,7 @@ pub(super) fn add(rows: &mut Rows, explained: &ExplainedCall<'_>) {
     }
 }
 
-/// Where in the configuration a gate's keys are set.
+/// Finds the places in the configuration that set a gate's keys.
 struct From<'a> {
     loaded: &'a Configuration,
     gate: &'a str,
@@ -141,7 +141,7 @@ fn add_buckets(rows: &mut Rows, explained: &ExplainedCall<'_>, class: &ClassPoli
     rows.add("retry bucket", retry.unwrap_or_else(|| "none".to_owned()), from.gate(&["retry_bucket"]));
 }
 
-/// Returns where a class's bucket is set; it may be the preset.
+/// Returns the place that sets the bucket of a class: a line of the configuration or the preset.
 fn place_of_bucket(from: &From<'_>, class: &ClassPolicy, is_of_preset: bool) -> String {
     let set = from.loaded.origins.of_class(from.gate, &class.name, Some("bucket"));
     set.unwrap_or_else(
@@ -149,7 +149,7 @@ fn place_of_bucket(from: &From<'_>, class: &ClassPolicy, is_of_preset: bool) -> 
     )
 }
 
-/// Describes the delays of a failing key.
+/// Describes the delays after failures of a key.
 pub(in crate::cli) fn backoff(class: &ClassPolicy) -> String {
     let text = duration::write;
     match class.backoff.strategy {
@@ -168,7 +168,7 @@ pub(in crate::cli) fn size(bucket: &BucketPolicy) -> String {
     format!("{}/s, burst {}{}", number(bucket.rate), bucket.burst, per(bucket.per))
 }
 
-/// Describes a shared bucket, with its level if a running gate has it.
+/// Describes with which gates a bucket is shared, and its level if a gate runs.
 fn shared(gate: &Gate, bucket: &BucketPolicy, now: &[SharedBucket]) -> String {
     let Some(shared) = gate.policy.shared_by(bucket) else {
         return String::new();
