@@ -44,7 +44,7 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
     }
 }
 
-/// Makes a CA. An existing one is not replaced, because clients trust it.
+/// Makes a CA in a folder. Fails if there is one already, because clients trust it.
 fn make(settings: &Settings, folder: &Path) -> anyhow::Result<()> {
     let names = settings.intercepted_names();
     if names.is_empty() {

@@ -1,9 +1,9 @@
-//! A request's body, read to its end before it is answered.
+//! Reads a request's body to its end before the request is answered.
 //!
-//! An HTTP/1.1 server that closes a connection with bytes unread resets it, and the reset takes the
-//! answer along that the client has not read yet. So the servers beside the gate read a body that
-//! they do not want, or that is too long, to its end, and keep nothing of it. The gate cannot wait
-//! for bodies of any length: its listener lingers instead.
+//! An HTTP/1.1 server that closes a connection with bytes unread resets it, and the client may lose
+//! an answer that it has not read yet. So the small servers (status, webhook) read even a body that
+//! they do not want, or that is too long, to its end, and discard it. A gate cannot wait for bodies
+//! of any length: its listener lingers instead.
 
 use std::pin::pin;
 use std::time::Duration;

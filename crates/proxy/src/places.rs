@@ -1,9 +1,9 @@
 //! Limits on the number of connections of listeners.
 //!
 //! Each listener is a [`Door`], and a connection has a [`Place`] there for as long as it is open.
-//! When no place is left, the connection that has been idle longest is closed for the new one, so
-//! that nobody can block a listener by staying. The listeners of gates share the file descriptors
-//! of the process: there, the listener with most connections closes one.
+//! When all places are taken, the connection that has been idle longest is closed for the new one,
+//! so that nobody can block a listener by staying connected. The listeners of gates share the file
+//! descriptors of the process: among them, the listener with most connections closes one.
 
 mod descriptors;
 mod warnings;

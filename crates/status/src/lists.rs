@@ -99,7 +99,7 @@ fn refusals(gate: &GateStatus, now_ms: u64) -> List {
     })
 }
 
-/// Lists what the limits would have done in shadow mode.
+/// Returns the table of what the limits would have done in shadow mode.
 fn shadow(gate: &GateStatus) -> List {
     let by = gate.shadow.as_ref().map_or(&[][..], |shadow| &shadow.by);
     let columns = &["Class", "Because", "Would have waited", "p50", "p99", "Would have been refused"];

@@ -1,7 +1,7 @@
 //! The status page: HTML without scripts and without anything from other servers, for eyes and
 //! screen readers.
 //!
-//! The first question at night is "who is held back, and why". So problems come first, then
+//! The first question at night is "whose calls wait, and why". So problems come first, then
 //! numbers, then lists.
 
 use super::lists::{List, TableCell, egress_lists, lists, overview, store_list};

@@ -92,8 +92,8 @@ impl PendingCall {
         call
     }
 
-    /// Reads the beginning of the body if the call's action is in it (a form of AWS), as far as it
-    /// comes at once. A client that waits for `100 Continue` is not asked for it.
+    /// Reads the beginning of the body if it is a form (of AWS) that names the call's action, for
+    /// 100 ms at most. Nothing is read if the client sends its body only after `100 Continue`.
     pub(crate) async fn read_form(&mut self, config: &GateConfig, clock: Clock) {
         let Parts { method, uri, headers, .. } = &self.parts;
         if !config.options.gate.rules.wants_body(&Head { method, uri, headers }) || self.body.rest.is_awaited() {

@@ -133,7 +133,8 @@ impl HttpBody for Body {
     }
 }
 
-/// The bytes of a kept body to give hyper at once, so that unread bodies stay bounded in total.
+/// The most bytes of a stored body to give hyper at once, so that the unread bytes of all clients
+/// stay bounded.
 const PIECE: usize = 16 << 10;
 
 // === impl BodyCopy ===

@@ -1,12 +1,12 @@
-//! The egress listener: a forward proxy for the clients of a pod calling external APIs.
+//! The egress listener: a forward proxy through which the clients of a pod call external APIs.
 //!
-//! A gate can list hosts (`directory`). Calls for these go through a gate made for their host and
-//! port (`origins`) and leave over TLS. Tunnels are carried unread (`tunnel`). After a host's name
-//! was looked up, the address is checked (`address`), and exactly that address is connected to.
-//! `options` are the settings of the listener, `access` decides who may use it, `target` reads a
-//! host and port in any spelling, `head` a client's request head, and `reason` words the refusals.
-//! `connect` serves a CONNECT, `intercept` decrypts TLS, and `calls` serves the requests inside and
-//! those over plain HTTP.
+//! A gate can list hosts (`directory`). Calls to these go through a gate made for their host and
+//! port (`origins`), which sends them over TLS. Tunnels are carried unread (`tunnel`). After a
+//! host's name was looked up, the address is checked (`address`), and exactly that address is
+//! connected to. `options` are the settings of the listener, `access` decides who may use it,
+//! `target` reads a host and port in any spelling, `head` a client's request head, and `reason` has
+//! the texts of refusals. `connect` serves a CONNECT, `intercept` decrypts TLS, and `calls` serves
+//! the requests in decrypted TLS and in plain HTTP.
 
 mod access;
 mod address;

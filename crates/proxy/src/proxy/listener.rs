@@ -147,7 +147,7 @@ pub(super) fn leaving<'a>(sockets: impl IntoIterator<Item = &'a ListenSocket>) -
 
 /// The time until the kube-proxy of every node knows that a pod of a Service is stopping.
 const LEAVING: Duration = Duration::from_secs(5);
-/// The time left for answers on their way when the drain time is over.
+/// The time for answers under way after the drain time is over.
 const LAST_ANSWERS: Duration = Duration::from_secs(2);
 
 #[cfg(test)]

@@ -126,8 +126,8 @@ impl<B: HttpBody<Data = Bytes, Error: Unpin> + Unpin> HttpBody for PeekBody<B> {
 
 /// The most frames to read: they may be empty.
 const FRAMES: usize = 64;
-/// The longest wait of the head for its body. Providers send both at once; a body that never comes
-/// must not hold its head.
+/// The longest wait for the beginning of a body before the head is passed on. Providers send both
+/// at once; a body that never comes must not delay its head.
 const PATIENCE: Duration = Duration::from_millis(100);
 
 #[cfg(test)]

@@ -20,7 +20,7 @@ pub(super) struct KeyLog(Mutex<PendingNews>);
 
 #[derive(Debug, Default)]
 struct PendingNews {
-    /// True in shadow mode, where no call of a failing key is held.
+    /// True in shadow mode, where the calls of a failing key are not delayed.
     is_shadow: bool,
     /// The number of changes so far; each change has a number, in order.
     changes: u64,

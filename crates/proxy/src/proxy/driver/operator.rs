@@ -74,7 +74,7 @@ impl Driver {
         forgotten
     }
 
-    /// Forgets expired keys, a few at a time, even if no call comes.
+    /// Forgets expired keys, a few at a time, even while there are no calls.
     pub(crate) async fn tidy(&self) {
         if !self.keys().is_empty() {
             self.advance_while(Limiter::has_expired_keys).await;

@@ -1,7 +1,7 @@
 //! HTTP requests through the egress listener: each goes through the gate for its host and port.
 //!
-//! A request for a listed host leaves over TLS, with the client's Host, so that its signature stays
-//! valid. Requests for other hosts leave unencrypted, as they came.
+//! A request to a listed host is sent over TLS, with the client's Host, so that its signature stays
+//! valid. Requests to other hosts are sent unencrypted, as the client sent them.
 
 use std::future::ready;
 use std::sync::Arc;

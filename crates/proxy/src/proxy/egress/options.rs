@@ -10,7 +10,7 @@ use crate::proxy::options::Options;
 use crate::tls;
 use crate::upstream::Judge;
 
-/// What the egress listener is started with.
+/// The settings and keys for starting the egress listener.
 #[derive(Debug)]
 pub struct EgressOptions {
     /// The hosts gates list, and the listener's settings.

@@ -1,7 +1,8 @@
 //! Why the egress listener refuses something, in words for people.
 //!
-//! Most clients show of a refused CONNECT only the reason phrase of the status line: it says what
-//! was refused, why, and what to do, and contains nothing from the network but the host's name.
+//! Most clients show only the reason phrase of the status line when a CONNECT is refused. So the
+//! phrase says what was refused, why, and what to do. Of the client's text it contains only the
+//! host's name.
 
 use std::fmt::Write as _;
 
@@ -22,7 +23,7 @@ words! {
         Browser = "browser",
         /// There are too many connections, or too many hosts.
         Crowded = "crowded",
-        /// The request is not meant for a forward proxy.
+        /// The request has the form for a server, not for a forward proxy.
         Direct = "direct",
         /// The host leads back to this process.
         Itself = "itself",
@@ -52,8 +53,8 @@ words! {
         Sni = "sni",
         /// The handshake took too long.
         Timeout = "timeout",
-        /// The client left after it had seen the certificate, perhaps because it does not trust the
-        /// CA.
+        /// The client broke off after it had received the certificate, perhaps because it does not
+        /// trust the CA.
         Untrusted = "untrusted",
     }
 }

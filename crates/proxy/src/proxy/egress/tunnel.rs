@@ -1,7 +1,7 @@
-//! Blind tunnels: bytes between a client and a host, unread and unchanged.
+//! Tunnels whose bytes are carried between client and host unread and unchanged.
 //!
-//! Only the first bytes are looked at, and only if other hosts are refused: TLS must then be for the
-//! host of the tunnel, or the list of hosts would mean nothing.
+//! Only if hosts that no gate lists are refused, the first bytes are read: they must be TLS for the
+//! host of the tunnel. Otherwise the list of allowed hosts would mean nothing.
 
 use std::sync::atomic::Ordering::Relaxed;
 

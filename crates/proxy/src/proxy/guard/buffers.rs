@@ -12,7 +12,7 @@ use std::task::{Context, Poll, Waker};
 
 use crate::proxy::share::Share;
 
-/// Counts the bytes held for all HTTP/1 clients of a gate.
+/// The numbers of bytes that all HTTP/1 clients of a gate make it hold in memory.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Buffers {
     pub(crate) heads: Arc<AtomicUsize>,

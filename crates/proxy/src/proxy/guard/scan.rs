@@ -118,8 +118,8 @@ pub(crate) const MOST_LINES: usize = 24_000;
 pub(crate) static CUT: HeaderName = HeaderName::from_static("tidegate-head-cut");
 /// The longest line: as long as a head may be.
 const LONGEST_LINE: usize = HEAD_BYTES;
-/// The part of a line kept and checked: the longest target for hyper fits with method and
-/// version, and so does any header's name.
+/// The longest beginning of a line that is stored and checked. It has room for the longest target
+/// with method and version, and for any header's name.
 const KEPT: usize = 66 << 10;
 
 // === impl Scanner ===

@@ -1,4 +1,5 @@
-//! TLS handshakes with clients. Failures over certificates are logged, but not once per attempt.
+//! TLS handshakes with clients. Failures that concern certificates are logged, at most once a
+//! minute.
 
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -38,8 +39,8 @@ impl Handshakes {
         None
     }
 
-    /// Logs a failed handshake: at most once a minute if a certificate is to blame, others for
-    /// debugging.
+    /// Logs a failed handshake: at most once a minute if a certificate is the cause, otherwise at
+    /// the debug level.
     fn failed(&self, gate: &str, error: &io::Error, now: Moment) {
         let Some(what) = error.get_ref().and_then(|inner| inner.downcast_ref()).and_then(about_certificates) else {
             tracing::debug!(gate, %error, "a client's TLS handshake failed");
@@ -55,7 +56,7 @@ impl Handshakes {
     }
 }
 
-/// Returns what a handshake's error says about a certificate, if it does.
+/// Returns what is wrong with a certificate, if a handshake failed for that reason.
 fn about_certificates(error: &Error) -> Option<&'static str> {
     match error {
         Error::NoCertificatesPresented => Some("it sent no certificate, and tls.client_ca requires one"),

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use super::wire::WireHandle;
 
-/// Discards what still comes until the client closes, falls silent, or takes too long. The writing
-/// half must be shut down.
+/// Discards the client's further bytes until it closes the connection, sends nothing for a while,
+/// or takes too long. The writing half must be shut down before.
 pub(in crate::proxy) async fn linger(handle: &WireHandle) {
     let discarding = async {
         let mut room = vec![0; ROOM];
