@@ -9,7 +9,7 @@ use crate::app::source::Sources;
 use crate::spec::Settings;
 use crate::status::text::count;
 
-/// The option `--config`, for all commands that read a configuration.
+/// The option `--config`, for all commands reading a configuration.
 #[derive(Clone, Debug, Args)]
 pub(super) struct ConfigOption {
     /// Configuration file [default: $TIDEGATE_CONFIG, else /etc/tidegate/tidegate.toml if it is
