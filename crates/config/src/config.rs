@@ -60,9 +60,9 @@ use crate::spec::{Figures, HostPattern, Settings};
 /// The input that a configuration is read from.
 #[derive(Clone, Debug, Default)]
 pub struct Input {
-    /// The file, if there is one: see [`find`].
+    /// The path of the configuration file; `None` reads the defaults instead. See [`find`].
     pub file: Option<PathBuf>,
-    /// The whole environment.
+    /// All environment variables of the process.
     pub env: Vec<(String, String)>,
 }
 
@@ -81,7 +81,7 @@ pub struct Configuration {
     /// The whole configuration as TOML: every key with the value in force. Secrets appear only as
     /// names of files.
     pub effective: String,
-    /// Warnings about what works, but should be known; a line each.
+    /// Warnings, one line each: the configuration works, but a setting is risky or useless.
     pub warnings: Vec<String>,
     /// Where each key was set: file and line, or variable.
     pub origins: Origins,
@@ -98,11 +98,12 @@ pub fn find(named: Option<PathBuf>, env: &[(String, String)]) -> Option<PathBuf>
         .or_else(|| Some(PathBuf::from(USUAL)).filter(|path| path.exists()))
 }
 
-/// Reads and checks a configuration. Files it names are not opened; see
+/// Reads and checks a configuration. Files named in it, such as certificates, are not opened; see
 /// [`Configuration::unreadable_files`].
 ///
 /// # Errors
-/// All problems: those of variables by name, then from the top of the file.
+/// All problems: first those of environment variables, by name, then those of the file from its
+/// top.
 pub fn load(input: &Input) -> Result<Configuration, Vec<Problem>> {
     let (name, text) = match &input.file {
         Some(path) => read(path)?,
@@ -111,10 +112,11 @@ pub fn load(input: &Input) -> Result<Configuration, Vec<Problem>> {
     load_text(name, text, &input.env)
 }
 
-/// Reads a configuration even if it has problems, to find the running process and ask it: the file
-/// may be a change that the process has refused. What is wrong counts as absent, and so does a file
-/// that cannot be read or is not TOML. Also returns the problems; with any of them nothing can be
-/// run.
+/// Reads as much of a broken configuration as possible. Also returns its problems, if any.
+///
+/// Commands use these settings only to find the running process: the file may contain a change that
+/// the process has refused. A wrong value counts as absent. The defaults replace a file that cannot
+/// be read or is not TOML.
 #[must_use]
 pub fn load_as_far_as_it_goes(input: &Input) -> (Settings, Vec<Problem>) {
     let problems = match load(input) {
@@ -130,7 +132,8 @@ pub fn load_as_far_as_it_goes(input: &Input) -> (Settings, Vec<Problem>) {
     (process::settings(&Cursor::root(&root, &report)), problems)
 }
 
-/// Reads and checks a configuration from a text; `name` stands for the file in its problems.
+/// Reads and checks a configuration from a text. Its problems contain `name` as the name of the
+/// file.
 ///
 /// # Errors
 /// All problems.
@@ -161,14 +164,16 @@ impl Configuration {
         self.files.iter().filter_map(NamedFile::problem).collect()
     }
 
-    /// Returns a problem for each file with certificates not valid at this time of day. They can be
-    /// renewed while a gate runs. `lives` reads the times of a PEM text's certificates.
+    /// Returns a problem for each file with certificates not valid at `now`, the time of day.
+    ///
+    /// Unlike other problems, this does not prevent a start: files can be replaced while a gate
+    /// runs. `lives` returns the validity of each certificate in a PEM text.
     pub fn expired_files(&self, now: SystemTime, lives: impl Fn(&[u8]) -> Vec<files::Life>) -> Vec<Problem> {
         self.files.iter().filter_map(|file| file.expired(now, &lives)).collect()
     }
 }
 
-/// Returns the providers' published limits behind the presets of gates, as comments.
+/// Lists, as TOML comments, the providers' published limits behind the presets of gates.
 fn published(settings: &Settings) -> String {
     let mut text = String::new();
     for gate in settings.gates.values() {
@@ -188,7 +193,7 @@ fn published(settings: &Settings) -> String {
     text
 }
 
-/// Returns the hosts that the host patterns of gates stand for, as comments.
+/// Lists, as TOML comments, the hosts matched by each gate's patterns.
 fn listed(settings: &Settings) -> String {
     let mut text = String::new();
     for gate in settings.gates.values() {
@@ -226,8 +231,10 @@ fn read(path: &std::path::Path) -> Result<(String, String), Vec<Problem>> {
     Ok((name, text))
 }
 
-/// Returns the configuration used without a file: one gate before the cluster this pod is in, or
-/// else before the current kubeconfig's. Gates in the environment are enough by themselves.
+/// Returns the configuration used if there is no file: a single gate for Kubernetes.
+///
+/// Its upstream is this pod's cluster or, outside of a cluster, that of the current kubeconfig. The
+/// text is empty if environment variables configure other gates.
 fn default_file(env: &[(String, String)]) -> String {
     let is_gate = |name: &str| name.to_lowercase().starts_with("tidegate__gates__");
     let is_ours = |name: &str| name.to_lowercase().starts_with("tidegate__gates__kubernetes__");
@@ -239,7 +246,7 @@ fn default_file(env: &[(String, String)]) -> String {
     format!("[gates.kubernetes]\nupstream = \"{upstream}\"\n")
 }
 
-/// The usual path of the file in images and manifests.
+/// The usual path of the configuration file in images and manifests.
 const USUAL: &str = "/etc/tidegate/tidegate.toml";
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The configuration of tidegate: what a process and its gates are to do, and how it is written.
+//! The configuration of tidegate: its settings, how they are written, and how they are checked.
 //!
 //! [`config`] reads one TOML file, the environment and presets into a checked [`spec`], with line
 //! and column of every problem. [`yaml`] reads kubeconfig files and manifests as kubectl does.

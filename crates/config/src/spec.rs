@@ -1,7 +1,7 @@
-//! The settings of the process and its gates. `config` fills them; everything that runs, shows or
-//! simulates a gate reads them.
+//! The settings of the process and its gates, as types.
 //!
-//! All values have been checked and are possible.
+//! `config` creates them; the code that runs, shows or simulates a gate reads them. All values have
+//! been checked.
 
 mod clients;
 mod egress;
@@ -38,11 +38,11 @@ pub struct Settings {
     pub admin: Admin,
     /// Logging.
     pub log: Log,
-    /// The longest time to wait for calls under way after SIGTERM.
+    /// The longest time to wait for running calls after SIGTERM.
     pub drain: Duration,
     /// The number of threads for calls.
     pub threads: NonZeroU32,
-    /// The file keeping failing keys, pauses and bucket levels for the next start. By default it
+    /// The file to preserve failing keys, pauses and bucket levels across a restart. By default it
     /// is `state` in the first gate's `tls.write_to`, or else in `/run/tidegate`, if either exists.
     pub state: OwnFile,
     /// The OpenTelemetry collector to send traces to.
@@ -67,25 +67,25 @@ pub struct Admin {
     pub socket: OwnFile,
 }
 
-/// Whether and where the process keeps a file of its own.
+/// The place of one of the process's own files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OwnFile {
-    /// The file is in a suitable folder, if there is one.
+    /// A suitable folder; if there is none, the process does without the file.
     Auto,
-    /// There is no file.
+    /// Nowhere: the process does without the file.
     Off,
-    /// The file is at this path.
+    /// This path.
     At(PathBuf),
 }
 
 words! {
     /// The readers allowed to see the names of objects on the status page.
     pub enum ShowNames {
-        /// Only readers over loopback.
+        /// Only clients on loopback.
         Auto = "auto",
-        /// Everybody.
+        /// Every client of the admin port.
         Always = "always",
-        /// Nobody.
+        /// No client.
         Never = "never",
     }
 }
@@ -95,21 +95,20 @@ words! {
 pub struct Log {
     /// True for JSON lines instead of text.
     pub json: bool,
-    /// `error` to `trace`, or a tracing filter.
+    /// The least severe level to log, from `error` to `trace`, or a tracing filter.
     pub level: String,
-    /// The file for one JSON line per call.
+    /// The file of the call log, with one JSON line per call.
     pub calls: Option<PathBuf>,
 }
 
-/// The provider's published limits that a gate's preset makes its buckets from.
+/// The provider's published limits behind a gate's preset.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Figures {
     /// The name of the preset, or the path of its file.
     pub preset: String,
     /// The gate's share of the provider's limits, at most 1.
     pub share: f64,
-    /// The published limits: those for the gate's own bucket, then those for its classes in their
-    /// order.
+    /// The published limits: first the gate's own, then those of its classes, in order.
     pub figures: Vec<Figure>,
 }
 
@@ -133,7 +132,7 @@ pub enum Listen {
     Unix(PathBuf),
 }
 
-/// Where the upstream's address and credentials are read from.
+/// The source of the upstream's address and credentials.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
     /// The API server of the cluster this pod is in.
@@ -145,9 +144,9 @@ pub enum Source {
 }
 
 words! {
-    /// The credentials for the upstream, as configured.
+    /// The choice between the client's and the gate's credentials for the upstream, as configured.
     pub enum Credentials {
-        /// The gate's own on a plain loopback listener, if it has any; otherwise the client's.
+        /// The gate's own on a plain loopback listener, if it has some; otherwise the client's.
         Auto = "auto",
         /// The client's own credentials.
         PassThrough = "pass_through",
@@ -155,10 +154,11 @@ words! {
         Inject = "inject",
     }
 
-    /// Which refusals have the header Retry-After. Their bodies name the time in any case: no
-    /// client sleeps on that by itself.
+    /// Which refusals have the header Retry-After. Their bodies always state the time, but no
+    /// client waits because of that alone.
     pub enum RetryAfter {
-        /// The header is set as the table of reasons in docs/internals/design.md says.
+        /// Depends on the reason for the refusal: see the table of reasons in
+        /// docs/internals/design.md.
         Auto = "auto",
         /// All refusals have the header.
         Always = "always",
@@ -167,34 +167,34 @@ words! {
     }
 }
 
-/// What to send as Host to the upstream.
+/// The Host header of requests to the upstream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Host {
     /// The upstream's own host and port.
     Rewrite,
-    /// The Host the client sent.
+    /// The client's own Host.
     Preserve,
-    /// Always this host.
+    /// This fixed host.
     Literal(HeaderValue),
 }
 
 /// TLS on the listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListenerTls {
-    /// Where the certificate comes from.
+    /// The source of the certificate.
     pub mode: TlsMode,
-    /// More names in a self-signed certificate.
+    /// Further names to include in a self-signed certificate.
     pub names: Vec<String>,
-    /// A folder for the controller to mount: ca.crt, kubeconfig, token, namespace.
+    /// The folder of files for the controller: ca.crt, kubeconfig, token, namespace.
     pub write_to: Option<PathBuf>,
-    /// The CA that must have signed clients' certificates; clients must present one.
+    /// The CA of client certificates. If set, clients must present a certificate signed by it.
     pub client_ca: Option<PathBuf>,
 }
 
-/// Where the listener's certificate comes from.
+/// The source of the listener's certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TlsMode {
-    /// A pod-local CA: made at the start, or left by an earlier gate.
+    /// A generated CA of this pod. A gate restarted in the same pod uses the CA of its predecessor.
     SelfSigned,
     /// PEM files the configuration names.
     Files {
@@ -205,27 +205,27 @@ pub enum TlsMode {
     },
 }
 
-/// TLS settings for the upstream; they override those from its source.
+/// TLS settings for the upstream; they override those of its kubeconfig or cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UpstreamTls {
     /// CAs to trust instead of the default ones.
     pub ca: Option<PathBuf>,
-    /// The file of the client certificate.
+    /// The file of the client certificate, sent to the upstream.
     pub cert: Option<PathBuf>,
-    /// The key of the client certificate.
+    /// The file of the client certificate's private key.
     pub key: Option<PathBuf>,
-    /// Name to verify and to send as SNI.
+    /// The name to verify in the upstream's certificate, and to send as SNI.
     pub server_name: Option<String>,
     /// True if the upstream's certificate is not verified.
     pub insecure: bool,
 }
 
-/// The header and secret for the gate's own authentication at an external API.
+/// A header with a secret, for the gate's own authentication at an external API.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CredentialFile {
     /// The name of the header.
     pub header: HeaderName,
-    /// The text before the secret.
+    /// The text before the secret in the header, such as `Bearer `.
     pub prefix: String,
     /// The file with the secret.
     pub file: PathBuf,
@@ -234,7 +234,7 @@ pub struct CredentialFile {
 // === impl Figures ===
 
 impl Figures {
-    /// Returns the published limit behind the bucket of a class, or of the gate.
+    /// Returns the published limit behind a class's bucket or, for `None`, behind the gate's.
     pub fn of(&self, class: Option<&str>) -> Option<&Figure> {
         self.figures.iter().find(|figure| figure.class.as_deref() == class)
     }
@@ -243,7 +243,7 @@ impl Figures {
 // === impl Listen ===
 
 impl Listen {
-    /// Returns true if no other machine can connect.
+    /// Returns true if only clients on this machine can connect.
     pub fn is_local(&self) -> bool {
         match self {
             Self::Tcp(address) => address.ip().is_loopback(),
@@ -264,7 +264,7 @@ impl fmt::Display for Listen {
 // === impl Source ===
 
 impl Source {
-    /// Returns true if this source has credentials the gate could use for its clients.
+    /// Returns true if this source has credentials for the gate to use on behalf of its clients.
     pub fn has_identity(&self) -> bool {
         !matches!(self, Self::Url(_))
     }
@@ -273,10 +273,11 @@ impl Source {
 // === impl RetryAfter ===
 
 impl RetryAfter {
-    /// Returns true if a refusal for `reason` has the header. client-go sleeps on the header inside
-    /// the worker and retries itself; without it the error goes to the reconcile loop, which is
-    /// where a failing object belongs, and which finds the time in the body
-    /// (`apierrors.SuggestsClientDelay`).
+    /// Returns true if a refusal for `reason` has the header Retry-After.
+    ///
+    /// client-go waits inside the worker if it gets the header, and then retries by itself. Without
+    /// it, the error returns to the reconcile loop, which should handle a failing object. The loop
+    /// finds the time in the body (`apierrors.SuggestsClientDelay`).
     #[must_use]
     pub fn is_on(self, reason: Reason, kind: ApiKind) -> bool {
         match (self, reason) {

@@ -1,9 +1,8 @@
-//! YAML as a tree, faithful to the text: order, quoting, the very text of
-//! plain scalars (`0644` stays octal).
+//! YAML as a tree preserving order, quoting and the text of plain scalars (`0644` stays octal).
 //!
 //! Aliases become copies of their anchors, and merge keys (`<<`) become the entries that they
-//! bring. Both are bounded: otherwise a few lines of nested anchors could expand to more than fits
-//! in memory.
+//! bring. The size is limited: otherwise a few lines of nested anchors could expand to more than
+//! fits in memory.
 
 mod typed;
 
@@ -13,23 +12,23 @@ use granit_parser::{Event, Parser, ScalarStyle, Span, StructureStyle, Tag};
 
 pub use self::typed::from_str;
 
-/// A node of a document.
+/// A node of a YAML document.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Node {
-    /// A scalar: text.
+    /// A scalar: a single value.
     Scalar(Scalar),
     /// A list.
     List(Vec<Self>, Shape),
-    /// A map: its entries in order.
+    /// A map: its entries, in order.
     Map(Vec<(Self, Self)>, Shape),
 }
 
-/// A scalar's text, and how it was written.
+/// A scalar: its text, and how it was written.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scalar {
     /// The text itself.
     pub text: String,
-    /// The quotation marks of the text, if any.
+    /// The kind of quotation marks, if any.
     pub style: ScalarStyle,
     /// The tag as written, such as `!!binary`.
     pub tag: Option<String>,
@@ -38,9 +37,9 @@ pub struct Scalar {
 /// How a list or map was written.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Shape {
-    /// True for `[a, b]`, false for one line each.
+    /// True for the inline form, such as `[a, b]`; false if every item is on a line of its own.
     pub flow: bool,
-    /// The tag as written.
+    /// The tag as written, such as `!!set`.
     pub tag: Option<String>,
 }
 
@@ -48,23 +47,23 @@ pub struct Shape {
 #[derive(Debug, thiserror::Error)]
 #[error("line {line} of the YAML: {what}")]
 pub struct YamlError {
-    /// The line in the stream, from 1.
+    /// The line in the stream, counted from 1.
     pub line: usize,
-    /// What is wrong.
+    /// A description of the error.
     pub what: String,
 }
 
-/// The most nodes to accept: more than any manifest has.
+/// The most nodes of a document, far more than any manifest has.
 const MOST_NODES: usize = 1_000_000;
-/// The deepest nesting to accept: deeper than any manifest is.
+/// The deepest nesting of a document, far deeper than in any manifest.
 const MOST_DEPTH: usize = 100;
 
-/// Reads the first document; `None` if it has no content. `line` is its first line in the stream.
+/// Reads the first document; `None` if it is empty. `line` is the text's first line in the stream.
 pub fn read(text: &str, line: usize) -> Result<Option<Node>, YamlError> {
     TreeReader::new(text, line).root()
 }
 
-/// Reads the tree of a text of one document. Anything behind the tree is an error.
+/// Reads a text of only one document; anything after it is an error.
 pub fn read_only(text: &str, line: usize) -> Result<Option<Node>, YamlError> {
     let mut reader = TreeReader::new(text, line);
     let root = reader.root()?;
@@ -79,10 +78,10 @@ pub fn read_only(text: &str, line: usize) -> Result<Option<Node>, YamlError> {
     }
 }
 
-/// Reads events into nodes.
+/// Builds nodes from the parser's events.
 struct TreeReader<'a> {
     parser: Parser<'a, granit_parser::StrInput<'a>>,
-    /// The anchored nodes, each with the number of nodes in it.
+    /// The nodes with an anchor, each with the number of nodes in it.
     anchors: HashMap<usize, (Node, usize)>,
     nodes: usize,
     line: usize,
@@ -95,7 +94,7 @@ impl<'a> TreeReader<'a> {
         Self { parser: Parser::new_from_str(text), anchors: HashMap::new(), nodes: 0, line }
     }
 
-    /// Reads the first value; `None` if the first document has none.
+    /// Reads the root of the first document; `None` if it is empty.
     fn root(&mut self) -> Result<Option<Node>, YamlError> {
         loop {
             match self.next()? {
@@ -126,7 +125,7 @@ impl<'a> TreeReader<'a> {
         YamlError { line: self.line + line, what: what.into() }
     }
 
-    /// Returns the next event inside the document; its end is an error.
+    /// Returns the next event within a document; the end of the stream is an error.
     fn inner(&mut self, at: Span) -> Result<(Event<'a>, Span), YamlError> {
         let found = self.next()?.filter(|(event, _)| *event != Event::StreamEnd);
         found.ok_or_else(|| self.wrong(at, "the document ends too early"))
@@ -220,7 +219,7 @@ fn shape(style: StructureStyle, tag: Option<&Tag>) -> Shape {
     Shape { flow: style == StructureStyle::Flow, tag: tag.map(written) }
 }
 
-/// Writes a tag so that it can be read without the document's directives.
+/// Writes a tag in a form independent of the document's tag directives.
 fn written(tag: &Tag) -> String {
     match (tag.handle(), tag.suffix()) {
         ("tag:yaml.org,2002:", suffix) => format!("!!{suffix}"),
@@ -232,7 +231,7 @@ fn written(tag: &Tag) -> String {
 // === impl Node ===
 
 impl Node {
-    /// Makes a scalar without quotes.
+    /// Creates a scalar without quotes.
     pub fn plain(text: impl Into<String>) -> Self {
         Self::Scalar(Scalar { text: text.into(), style: ScalarStyle::Plain, tag: None })
     }
@@ -242,17 +241,17 @@ impl Node {
         Self::Scalar(Scalar { text: text.into(), style: ScalarStyle::DoubleQuoted, tag: None })
     }
 
-    /// Makes a map of plain keys.
+    /// Creates a map of keys without quotes.
     pub fn map<const N: usize>(entries: [(&str, Self); N]) -> Self {
         Self::Map(entries.into_iter().map(|(key, value)| (Self::plain(key), value)).collect(), Shape::default())
     }
 
-    /// Makes a list.
+    /// Creates a list.
     pub fn list(items: impl IntoIterator<Item = Self>) -> Self {
         Self::List(items.into_iter().collect(), Shape::default())
     }
 
-    /// Returns the text of a scalar.
+    /// Returns the text of a scalar; `None` for another node.
     pub fn text(&self) -> Option<&str> {
         let Self::Scalar(scalar) = self else { return None };
         Some(&scalar.text)
@@ -264,29 +263,29 @@ impl Node {
         scalar.style == ScalarStyle::Plain && matches!(&*scalar.text, "" | "~" | "null" | "Null" | "NULL")
     }
 
-    /// Returns the value of a key.
+    /// Returns the value of a key in this map.
     pub fn get(&self, key: &str) -> Option<&Self> {
         let Self::Map(entries, _) = self else { return None };
         entries.iter().find(|(name, _)| name.text() == Some(key)).map(|(_, value)| value)
     }
 
-    /// Returns the value of a key, to be changed.
+    /// Returns the value of a key in this map, to be changed.
     pub fn get_mut(&mut self, key: &str) -> Option<&mut Self> {
         let Self::Map(entries, _) = self else { return None };
         entries.iter_mut().find(|(name, _)| name.text() == Some(key)).map(|(_, value)| value)
     }
 
-    /// Returns the value at a path of keys.
+    /// Returns the value at a path of keys through nested maps.
     pub fn at(&self, path: &[&str]) -> Option<&Self> {
         path.iter().try_fold(self, |node, key| node.get(key))
     }
 
-    /// Returns the value at a path of keys, to be changed.
+    /// Returns the value at a path of keys through nested maps, to be changed.
     pub fn at_mut(&mut self, path: &[&str]) -> Option<&mut Self> {
         path.iter().try_fold(self, |node, key| node.get_mut(key))
     }
 
-    /// Returns the text at a path of keys.
+    /// Returns the text at a path of keys through nested maps.
     pub fn text_at(&self, path: &[&str]) -> Option<&str> {
         self.at(path)?.text()
     }
@@ -301,8 +300,8 @@ impl Node {
         self.get_mut(key)?.items_mut()
     }
 
-    /// Sets a key, where it is if it exists, or else at the end. A node that is not a map stays
-    /// unchanged.
+    /// Sets a key: in place if it exists, or else at the end of the map. Does nothing if this node
+    /// is not a map.
     pub fn set(&mut self, key: &str, value: Self) {
         if let Some(old) = self.get_mut(key) {
             *old = value;
@@ -318,7 +317,7 @@ impl Node {
         Some(entries.remove(index).1)
     }
 
-    /// Returns the items of a list; none for anything else.
+    /// Returns the items of a list; an empty slice for any other node.
     pub fn items(&self) -> &[Self] {
         let Self::List(items, _) = self else { return &[] };
         items

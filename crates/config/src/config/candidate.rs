@@ -1,7 +1,8 @@
-//! Reads the limits to compare with those of a gate (`[gates.NAME.candidate]`).
+//! Reads a gate's candidate (`[gates.NAME.candidate]`): limits to compare with those in force.
 //!
-//! The gate is read again as `tidegate promote` would write it, so that a candidate is checked as
-//! strictly as limits in force, and means the same once it is promoted.
+//! The whole gate is read again with the candidate's limits, as `tidegate promote` would write it.
+//! So a candidate is checked as strictly as limits in force, and means the same once it is
+//! promoted.
 
 use std::sync::Arc;
 
@@ -14,7 +15,7 @@ use super::record::Grafted;
 use crate::limit::Policy;
 use crate::spec::Gate;
 
-/// Reads the candidate of a gate; `read` reads a gate.
+/// Reads the candidate of a gate into `gate`. `read` reads a whole gate from its table.
 pub(super) fn compare(at: &Cursor<'_>, gate: &mut Gate, read: impl FnOnce(&Cursor<'_>) -> Gate) {
     let Some(own) = at.table_alone(CANDIDATE) else { return };
     let limits = limits(&own);
@@ -32,7 +33,7 @@ pub(super) fn compare(at: &Cursor<'_>, gate: &mut Gate, read: impl FnOnce(&Curso
     gate.candidate = Some(Arc::new(alone(other.policy)));
 }
 
-/// Returns the limits of a candidate, and reports its other keys.
+/// Returns the candidate's table with its limits only. Reports every other key as a problem.
 fn limits(own: &Cursor<'_>) -> Table {
     let mut limits = own.as_table().cloned().unwrap_or_default();
     limits.retain(|key, _| {
@@ -55,8 +56,10 @@ fn limits(own: &Cursor<'_>) -> Table {
     limits
 }
 
-/// Puts the candidate of a gate's table in the place of the limits in force. What it leaves out
-/// stays as it is; another strategy takes nothing from the last one.
+/// Merges the candidate into a gate's table, in place of the limits in force.
+///
+/// Keys missing in the candidate keep the gate's values. But if the candidate names a backoff
+/// strategy, the delays of the gate's old strategy are removed.
 pub(super) fn put_in_force(gate: &mut Table, candidate: Table) {
     gate.remove(CANDIDATE);
     let has_strategy = candidate.get("backoff").is_some_and(|backoff| backoff.get("strategy").is_some());
@@ -66,7 +69,7 @@ pub(super) fn put_in_force(gate: &mut Table, candidate: Table) {
     overlay(gate, candidate);
 }
 
-/// Returns the limits of one process: a candidate takes no token that other gates could have.
+/// Returns the limits with no bucket shared: a candidate must not use up other gates' tokens.
 fn alone(mut policy: Policy) -> Policy {
     policy.shared.clear();
     let of_classes = policy.classes.iter_mut().map(|class| &mut class.bucket);
@@ -74,14 +77,14 @@ fn alone(mut policy: Policy) -> Policy {
     policy
 }
 
-/// The key of a gate's candidate.
+/// The name of a gate's key for its candidate.
 pub(super) const CANDIDATE: &str = "candidate";
-/// The limits of a gate.
+/// The keys of a gate for its limits; a candidate may have only these.
 pub(super) const LIMITS: [&str; 6] = ["bucket", "retry_bucket", "backoff", "queue", "in_flight", "per_key"];
-/// The keys of those tables that are no limits of this process.
+/// Keys of those limits not allowed in a candidate: gate and candidate have the same values.
 const COMMON: [[&str; 2]; 4] =
     [["bucket", "shared"], ["retry_bucket", "shared"], ["backoff", "failures"], ["queue", "fair_by"]];
-/// The keys of a strategy's delays.
+/// The keys of `backoff` about the strategy and its delays.
 const STRATEGY: [&str; 7] = ["strategy", "base", "max", "jitter", "fast", "slow", "fast_attempts"];
 
 #[cfg(test)]

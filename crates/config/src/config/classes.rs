@@ -1,4 +1,4 @@
-//! Reads the classes, built-in ones and the user's, in the order of matching.
+//! Reads the classes of a gate, built-in ones and the user's, in the order of matching.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::limit::{ClassId, Policy};
 /// A class as it was read from the configuration.
 #[derive(Clone, Debug)]
 pub(super) struct Class<'a> {
-    /// The limits, not yet placed within another class.
+    /// The class's limits. Their `within` is set later, by [`join`].
     policy: ClassPolicy,
     within: Option<String>,
     pub(super) matching: Option<RuleMatch>,
@@ -29,9 +29,9 @@ pub(super) struct Class<'a> {
     pub(super) key: Option<KeyParts>,
     cost: CostBy,
     shared: Option<SharedPolicy>,
-    /// True if answers are kept, to ask the upstream only whether they have changed.
+    /// True if the gate caches responses, and asks the upstream only whether they have changed.
     pub(super) revalidate: bool,
-    /// The class's table in the file, absent for a built-in class without one.
+    /// The class's table in the file. For a built-in class not in the file, nothing is there.
     at: Cursor<'a>,
 }
 
@@ -40,7 +40,7 @@ pub(super) struct Class<'a> {
 pub(super) struct GateLimits {
     pub(super) kind: ApiKind,
     pub(super) dialect: Dialect,
-    /// The limits as numbers, without the classes.
+    /// The gate's limits in the limiter's form; its list of classes is empty.
     pub(super) policy: Policy,
     pub(super) fair_by: FairBy,
     pub(super) throttling: PausePolicy,
@@ -52,7 +52,7 @@ pub(super) struct GateLimits {
 /// A class before its table is read.
 struct BareClass {
     name: String,
-    /// The calls of a built-in class; the user's classes have patterns instead.
+    /// The calls of a built-in class; `None` for the user's classes: these have patterns instead.
     matching: Option<RuleMatch>,
     /// The keys a preset sets for the class.
     keys: Value,
@@ -159,7 +159,7 @@ impl<'a> Class<'a> {
         &self.policy.name
     }
 
-    /// Returns true if answers about the caller (401, 403) count as failures.
+    /// Returns true if a response 401 or 403, a denial of the caller, counts as a failure.
     pub(super) fn counts_denials(&self) -> bool {
         [401, 403].iter().any(|status| self.failures.statuses.contains(status))
     }
@@ -206,7 +206,7 @@ fn built_in(preset: Vec<PresetClass>, gate_limits: &GateLimits) -> (Vec<BareClas
     (before, after)
 }
 
-/// Sets for each bucket the largest cost of one call.
+/// Records in each bucket the largest cost of one call, and reports costs above its burst.
 pub(super) fn fit_costs(classes: &mut [Class<'_>], gate_bucket: &mut Option<BucketPolicy>) {
     let charged = |class: &Class<'_>| class.policy.lane != Lane::Exempt;
     let of_gate = classes.iter().filter(|class| charged(class) && !class.policy.own_bucket_only);
@@ -221,7 +221,7 @@ pub(super) fn fit_costs(classes: &mut [Class<'_>], gate_bucket: &mut Option<Buck
     }
 }
 
-/// Returns a class, then the class it lies within, and so on.
+/// Returns a class, then the class around it (its `within`), then the next class around that, ...
 fn outward<'c, 'a>(class: &'c Class<'a>, classes: &'c [Class<'a>]) -> impl Iterator<Item = &'c Class<'a>> {
     let find = |name: &str| classes.iter().find(|class| class.name() == name);
     // A circle is reported elsewhere.
@@ -296,7 +296,7 @@ fn id_of(classes: &[Class<'_>], name: &str) -> Option<ClassId> {
     u16::try_from(place).ok().map(ClassId)
 }
 
-/// Adds checked classes to the policy of their gate, in their order.
+/// Adds the classes to their gate's policy, with references to each other by index.
 pub(super) fn join(classes: &[Class<'_>], policy: &mut Policy) {
     for class in classes {
         let within = class.within.as_deref().and_then(|name| id_of(classes, name));
@@ -309,7 +309,7 @@ pub(super) fn join(classes: &[Class<'_>], policy: &mut Policy) {
     }
 }
 
-/// Returns what the classifier must know of each class.
+/// Returns for each class the properties needed by the classifier.
 pub(super) fn traits(classes: &[Class<'_>], gate: &Policy) -> Vec<Traits> {
     let remembers =
         |class: &ClassPolicy| gate.one_at_a_time || class.per_key.is_some() || class.backoff.strategy != Strategy::Off;
@@ -322,15 +322,17 @@ pub(super) fn traits(classes: &[Class<'_>], gate: &Policy) -> Vec<Traits> {
     classes.iter().zip(strictness(classes, gate.bucket)).map(traits).collect()
 }
 
-/// Returns the rules of the classes, each with its matching calls.
+/// Returns the classes' rules for matching calls.
 pub(super) fn rules(classes: &[Class<'_>]) -> Vec<Rule> {
     let rule =
         |class: &Class<'_>| Some(Rule { class: id_of(classes, class.name())?, matching: class.matching.clone()? });
     classes.iter().filter_map(rule).collect()
 }
 
-/// Ranks classes for calls with an ambiguous path: a lower lane is stricter, and in a lane a
-/// smaller rate; exempt is never strict, nor is a class in shadow.
+/// Returns the strictness of each class. A call with an ambiguous path gets the strictest class.
+///
+/// A class of a lower lane is stricter; within a lane, a class with a smaller rate. Exempt classes
+/// and classes in shadow mode are the least strict.
 fn strictness(classes: &[Class<'_>], gate_bucket: Option<BucketPolicy>) -> Vec<u16> {
     let rate = |class: &Class<'_>| {
         let gate = gate_bucket.filter(|_| !class.policy.own_bucket_only).map(|bucket| bucket.rate);

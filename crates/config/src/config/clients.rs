@@ -47,8 +47,8 @@ pub(super) fn read(at: &Cursor<'_>, usual: &Source) -> Clients {
     Clients { tokens, audiences, certificates, cache, allowed, api }
 }
 
-/// Checks what authenticating clients needs besides: an encrypted connection, and the names of
-/// those who may use the gate's own identity.
+/// Checks client authentication against the gate's other settings: connections must be encrypted
+/// and, if clients act with the gate's own identity, it must list the allowed clients.
 pub(super) fn check(gate: &Gate, at: &Cursor<'_>) {
     let Some(clients) = &gate.access.clients else { return };
     let at_clients = at.at("clients");
@@ -66,7 +66,7 @@ pub(super) fn check(gate: &Gate, at: &Cursor<'_>) {
     }
 }
 
-/// Checks that the listener asks for client certificates, if clients are to authenticate with them.
+/// Reports authentication by client certificate at a listener without a CA for such certificates.
 pub(super) fn check_certificates(clients: &Clients, tls: Option<&ListenerTls>, at: &Cursor<'_>, at_tls: &Cursor<'_>) {
     if clients.certificates && tls.is_none_or(|tls| tls.client_ca.is_none()) {
         at.at("certificates").given(&[at_tls]).problem(

@@ -15,14 +15,14 @@ use crate::limit::words::Words;
 words! {
     /// What a bucket counts.
     pub(super) enum Counts {
-        /// Tokens: the cost of each call.
+        /// Tokens: each call takes as many as its cost.
         Tokens = "tokens",
-        /// Calls, whatever they cost.
+        /// Calls: each takes one token, whatever its cost.
         Calls = "calls",
     }
 }
 
-/// Reads the cost of a class's calls, and its bounds.
+/// Reads the cost of a class's calls: how it is determined, and its least and largest value.
 pub(super) fn cost(at: &Cursor<'_>, kind: ApiKind, dialect: Dialect) -> (CostBy, Cost) {
     let by = at.get("cost", CostBy::Number(1));
     let reader = match by {
@@ -47,7 +47,7 @@ pub(super) fn cost(at: &Cursor<'_>, kind: ApiKind, dialect: Dialect) -> (CostBy,
     }
 }
 
-/// Returns the setting a gate must have to read costs in this way, if it lacks it.
+/// Returns the setting required to read costs in this way, if the gate does not have it.
 fn needed(reader: CostReader, kind: ApiKind, dialect: Dialect) -> Option<&'static str> {
     match reader {
         CostReader::List if kind != ApiKind::Kubernetes => Some("kind = \"kubernetes\""),
@@ -57,8 +57,10 @@ fn needed(reader: CostReader, kind: ApiKind, dialect: Dialect) -> Option<&'stati
     }
 }
 
-/// Returns the highest cost of a call, unless configured: kube-apiserver's most seats for a list,
-/// GitHub's points for a mutation, and for EC2 the tokens of a request that starts 20 instances.
+/// Returns the default for the highest cost of a call.
+///
+/// It is kube-apiserver's most seats for a list, GitHub's points for a mutation, and for EC2 the
+/// tokens of a request that starts 20 instances.
 const fn most_of(reader: CostReader) -> u16 {
     match reader {
         CostReader::List => 10,
@@ -67,8 +69,9 @@ const fn most_of(reader: CostReader) -> u16 {
     }
 }
 
-/// Sets the largest cost of a call for a bucket. `calls` has the costs of each class using it,
-/// with the table of the class to report an error at.
+/// Records in a bucket the largest cost of one call, and reports costs above the bucket's burst.
+/// `calls` has the costs of each class that takes its tokens, and the class's table, where problems
+/// are reported.
 pub(super) fn fit<'c, 'a: 'c>(
     bucket: &mut Option<BucketPolicy>,
     name: &str,

@@ -1,8 +1,8 @@
 //! Reads the configuration key by key: name, type and default of each key are in one place.
 //!
-//! Reading never stops at the first problem: what is wrong is reported and counts as absent. The
-//! [`Record`](super::record::Record) notes each key that was read with its value in force, so that
-//! all other keys are known to be mistakes.
+//! Reading never stops at a problem: it is reported, and the wrong value counts as absent. Each key
+//! that was read is noted in the [`Record`](super::record::Record). So all other keys of the file
+//! are known to be mistakes.
 
 mod reports;
 mod under;
@@ -17,33 +17,34 @@ use super::path::Path;
 use super::report::Report;
 use super::shape::Shape;
 
-/// A place in the configuration, and the value there, if any.
+/// A position in the configuration (the path of a key), with the value there, if any.
 #[derive(Clone, Debug)]
 pub(super) struct Cursor<'a> {
     value: Option<&'a Value>,
-    /// The value the preset sets here.
+    /// The preset's value for this position.
     preset: Option<&'a Value>,
     pub(super) path: Path,
     report: &'a Report<'a>,
     effect: Effect,
-    /// Keys a report depends on: if one of them is wrong, the report is dropped.
+    /// Keys on which problems reported here depend: if one of them is wrong, the problem is
+    /// dropped.
     given: Vec<Path>,
 }
 
-/// Whether the keys below a place have any effect.
+/// Whether the keys at and below a position take effect.
 #[derive(Clone, Debug)]
 enum Effect {
-    /// The keys have their effect.
+    /// The keys take effect.
     Full,
-    /// The keys have no effect, because of what another key says.
+    /// The keys are useless because of the setting at `because`; `why` is the text for the report.
     None { why: String, because: Path },
-    /// The keys have no effect, and that was reported already.
+    /// The keys are useless, and this was reported already.
     NoneAsReported,
 }
 
-/// A type a key's value can have.
+/// The type of a key's value.
 pub(super) trait TomlValue: Sized {
-    /// The form of such values in TOML.
+    /// The form of these values in TOML.
     const SHAPE: Shape;
 
     /// Reads `value`. Reports what is wrong with it and returns `None`.
@@ -53,9 +54,9 @@ pub(super) trait TomlValue: Sized {
     fn write(&self) -> Value;
 }
 
-/// A type of key with a value written as text.
+/// The type of a value written as text.
 pub(super) trait TextValue: Sized {
-    /// Reads the text. The error says what is wrong with it.
+    /// Reads the text. The error describes what is wrong with the text.
     fn parse(text: &str) -> Result<Self, String>;
 
     fn text(&self) -> String;
@@ -76,36 +77,36 @@ impl<T: TextValue> TomlValue for T {
 // === Places ===
 
 impl<'a> Cursor<'a> {
-    /// Starts at the whole configuration.
+    /// Returns the position of the whole configuration.
     pub(super) fn root(value: &'a Value, report: &'a Report<'a>) -> Self {
         let value = Some(value);
         Self { value, preset: None, path: Path::default(), report, effect: Effect::Full, given: Vec::new() }
     }
 
-    /// Adds the values of a preset, for keys that are not set.
+    /// Returns this position with the values of a preset, for keys not set in the configuration.
     pub(super) fn with_preset(&self, preset: &'a Value) -> Self {
         Self { preset: Some(preset), ..self.clone() }
     }
 
-    /// Moves to the key `name` of this table.
+    /// Returns the position of the key `name` in this table.
     pub(super) fn at(&self, name: &str) -> Self {
         let below = |value: Option<&'a Value>| value.and_then(|value| value.get(name));
         Self { value: below(self.value), preset: below(self.preset), path: self.path.key(name), ..self.clone() }
     }
 
-    /// Moves to an element of this list.
+    /// Returns the position of an element of this list.
     pub(super) fn item(&self, index: usize) -> Self {
         let value = self.value.and_then(|value| value.get(index));
         Self { value, preset: None, path: self.path.index(index), ..self.clone() }
     }
 
-    /// Moves to the table of this name in a list of tables.
+    /// Returns the position of the table with this `name` in a list of tables.
     pub(super) fn named(&self, name: &str) -> Option<Self> {
         let length = self.value.and_then(Value::as_array).map_or(0, Vec::len);
         (0..length).map(|index| self.item(index)).find(|item| item.text("name") == Some(name))
     }
 
-    /// Returns true if there is a value here, right or wrong.
+    /// Returns true if the configuration has a value here, whether valid or not.
     pub(super) fn is_present(&self) -> bool {
         self.value.is_some()
     }
@@ -129,7 +130,7 @@ impl<'a> Cursor<'a> {
         self.value.and_then(Value::as_str) == Some(word)
     }
 
-    /// Returns true for any value except `off`, `false`, `auto` and the empty text.
+    /// Returns true if a value here switches something on: any but `off`, `false`, `auto` and "".
     pub(super) fn is_asked_for(&self) -> bool {
         let idle =
             |value: &Value| value.as_bool() == Some(false) || matches!(value.as_str(), Some("off" | "auto" | ""));
@@ -150,26 +151,30 @@ impl<'a> Cursor<'a> {
         self.preset.is_some_and(Value::is_table)
     }
 
-    /// Returns true if this table has the key, right or wrong.
+    /// Returns true if this table has the key, whether its value is valid or not.
     pub(super) fn has(&self, name: &str) -> bool {
         self.at(name).is_present()
     }
 
-    /// Returns true if nothing in the whole configuration was reported, and all of its keys exist.
+    /// Returns true if nothing was reported anywhere in the configuration so far, and all keys are
+    /// known.
     pub(super) fn is_right(&self) -> bool {
         !self.report.has_problems() && self.value.is_none_or(|root| self.report.record().unknown(root).is_empty())
     }
 
-    /// Marks the keys below as having no effect if `condition` is true: because of `why`, which the
-    /// key `because` says.
+    /// Returns this position with its keys marked as useless if `condition` is true.
+    ///
+    /// `why` is the reason for the report, and `because` the key that makes them useless.
     pub(super) fn unused_if(&self, condition: bool, why: impl Into<String>, because: &Self) -> Self {
         let none = Effect::None { why: why.into(), because: because.path.clone() };
         let effect = if condition { none } else { self.effect.clone() };
         Self { effect, ..self.clone() }
     }
 
-    /// Returns this place for reports that are dropped if one of these keys is wrong: one mistake
-    /// is reported once.
+    /// Returns this position, for problems depending on `keys`.
+    ///
+    /// If one of these keys is wrong itself, the problem is dropped, so that one mistake is
+    /// reported once.
     pub(super) fn given(&self, keys: &[&Self]) -> Self {
         Self { given: keys.iter().map(|key| key.path.clone()).collect(), ..self.clone() }
     }
@@ -182,7 +187,7 @@ impl<'a> Cursor<'a> {
 // === Values ===
 
 impl<'a> Cursor<'a> {
-    /// Reads a key, or the preset's value for it; `None` if it is absent or wrong.
+    /// Reads a key. If it is not set or wrong, returns the preset's value, or else `None`.
     pub(super) fn read<T: TomlValue>(&self, name: &str) -> Option<T> {
         self.report.record().key(&self.path, name, T::SHAPE);
         let at = self.at(name);
@@ -200,14 +205,14 @@ impl<'a> Cursor<'a> {
         own.or_else(|| T::read(at.preset?, &at))
     }
 
-    /// Reads a key with a default.
+    /// Reads a key; if it is not set or wrong, returns the preset's value, or else `default`.
     pub(super) fn get<T: TomlValue>(&self, name: &str, default: T) -> T {
         let value = self.read(name).unwrap_or(default);
         self.in_force(name, &value);
         value
     }
 
-    /// Reads a key with a default, and reports a value unless `fits` returns true for it.
+    /// Reads a key like [`get`](Self::get). Reports the value if `fits` returns false.
     pub(super) fn get_if<T: TomlValue + Debug>(
         &self,
         name: &str,
@@ -222,7 +227,7 @@ impl<'a> Cursor<'a> {
         value
     }
 
-    /// Reads a key that may be absent, or have a default.
+    /// Reads a key with an optional default; `None` if there is neither a value nor a default.
     pub(super) fn option<T: TomlValue>(&self, name: &str, default: Option<T>) -> Option<T> {
         let value = self.read(name).or(default);
         if let Some(value) = &value {
@@ -231,7 +236,8 @@ impl<'a> Cursor<'a> {
         value
     }
 
-    /// Reads a key that must be set unless it has a default; `need` says what it is needed for.
+    /// Reads a key, and reports it as missing if it has no default; `need` is the reason in the
+    /// report.
     pub(super) fn needed<T: TomlValue>(&self, name: &str, default: Option<T>, need: &str) -> Option<T> {
         let value = self.option(name, default);
         if value.is_none() && !self.has(name) && self.has_effect() {
@@ -240,15 +246,14 @@ impl<'a> Cursor<'a> {
         value
     }
 
-    /// Reads the name of a file, and notes that it must contain `holds`. The empty name means no
-    /// file.
+    /// Reads the path of a file; "" stands for no file. Records the content to expect, `holds`.
     pub(super) fn file(&self, name: &str, holds: FileContent) -> Option<PathBuf> {
         let path = self.get::<Option<PathBuf>>(name, None)?;
         self.report.file(path.clone(), holds, &self.at(name).path);
         Some(path)
     }
 
-    /// Records the value in force of a key, if it is not the value read.
+    /// Records the value in force for a key, such as a default.
     pub(super) fn in_force<T: TomlValue>(&self, name: &str, value: &T) {
         if self.has_effect() {
             self.report.record().set(&self.path, name, T::SHAPE, value.write());
@@ -259,35 +264,36 @@ impl<'a> Cursor<'a> {
 // === Tables ===
 
 impl<'a> Cursor<'a> {
-    /// Opens a table. If it is absent, its keys have their defaults.
+    /// Opens the table `name`. If it is absent, its keys have their defaults.
     pub(super) fn table(&self, name: &str) -> Self {
         self.open(name, Shape::Table)
     }
 
-    /// Opens a table; `off` may stand instead of it.
+    /// Opens the table `name`; the file may have the word `off` in its place.
     pub(super) fn table_or_off(&self, name: &str) -> Self {
         self.open(name, Shape::TableOrOff)
     }
 
-    /// Opens the table of a limit; `off` may stand instead of it. Without it there is no such
-    /// limit.
+    /// Opens the table of an optional limit; the file may have the word `off` in its place. Without
+    /// a table in file or preset there is no limit, and its keys are not in force.
     pub(super) fn limit(&self, name: &str) -> Self {
         self.limit_over(name, false)
     }
 
-    /// Opens the table of a limit; `is_there` if the limit exists even without the table.
+    /// Opens the table of a limit, as [`limit`](Self::limit) does. If `is_there`, the limit exists
+    /// also without a table.
     pub(super) fn limit_over(&self, name: &str, is_there: bool) -> Self {
         let at = self.open(name, Shape::Limit);
         let is_there = at.is_table() || (is_there || at.has_preset_table()) && !at.is_off();
         at.unused_if(!is_there, "", &at)
     }
 
-    /// Opens a table without defaults; text may stand instead of it.
+    /// Opens a table without defaults for its keys; the file may have a text in its place.
     pub(super) fn table_or_text(&self, name: &str) -> Self {
         self.open(name, Shape::TableOrText)
     }
 
-    /// Reads a key, or the text that stands instead of its table.
+    /// Reads a key of this table. The file may have only the key's value in place of the table.
     pub(super) fn name_or_text(&self, name: &str) -> Option<String> {
         let read = self.read(name);
         let text = self.value.and_then(Value::as_str).filter(|_| self.has_effect()).map(str::to_owned);
@@ -304,7 +310,7 @@ impl<'a> Cursor<'a> {
         self.value.and_then(|value| value.get(name)).and_then(Value::as_str)
     }
 
-    /// Opens a table without defaults: `None` if it is absent.
+    /// Opens a table without defaults for its keys; `None` if the table is absent.
     pub(super) fn optional(&self, name: &str) -> Option<Self> {
         self.report.record().key(&self.path, name, Shape::Table);
         self.has(name).then(|| self.table(name)).filter(Self::is_present)
@@ -336,7 +342,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Opens all tables of a kind with their names (`[gates.NAME]`), in the order of the file.
+    /// Opens all tables below `name`, such as every `[gates.NAME]`, in the order of the file.
     pub(super) fn tables(&self, name: &str) -> Vec<(&'a str, Self)> {
         self.report.record().open(&self.path, name, Shape::TablesByName, true);
         let at = self.at(name);
@@ -347,8 +353,8 @@ impl<'a> Cursor<'a> {
         names.map(|name| (name.as_str(), at.table(name))).filter(|(_, table)| table.is_table()).collect()
     }
 
-    /// Returns the tables of a list (`[[classes]]`). Each counts as part of the configuration once
-    /// it is [entered](Self::enter).
+    /// Returns the tables of a list, such as every `[[classes]]`. A table is shown in the effective
+    /// configuration only once it is [entered](Self::enter).
     pub(super) fn list(&self, name: &str) -> Vec<Self> {
         self.report.record().open(&self.path, name, Shape::ListOfTables, true);
         let at = self.at(name);
@@ -358,7 +364,7 @@ impl<'a> Cursor<'a> {
         tables.inspect(|table| table.must_be_table("a table")).collect()
     }
 
-    /// Records this element of a list as part of the configuration in force.
+    /// Records this table of a list as part of the effective configuration.
     pub(super) fn enter(&self) {
         if let Some((list, name)) = self.path.split_last() {
             self.report.record().open(&list, name, Shape::Table, true);

@@ -1,4 +1,4 @@
-//! Reads the egress listener, and the hosts of the gates behind it.
+//! Reads the egress listener, and the hosts served by gates behind it.
 
 mod interception;
 mod shared;
@@ -96,7 +96,7 @@ fn check_ports(ports: &[u32], at: &Cursor<'_>) -> Vec<u16> {
     ports.iter().enumerate().filter_map(port).collect()
 }
 
-/// Checks the next proxy (`via`); it must not be this listener.
+/// Checks the URL of the next proxy (`via`). It must not lead to this listener.
 fn check_via(via: &str, listen: Option<&Listen>, at: &Cursor<'_>) {
     if via.is_empty() {
         return;
@@ -111,7 +111,7 @@ fn check_via(via: &str, listen: Option<&Listen>, at: &Cursor<'_>) {
     }
 }
 
-/// Reads the URL of a proxy.
+/// Reads the URL of a proxy. It must contain no password.
 fn proxy(via: &str) -> Result<http::Uri, String> {
     if let Some(fault) = url::secret(via, "which everyone would see who reads the configuration") {
         return Err(format!("{fault}, expected a proxy without a password, such as {PROXY}"));
@@ -130,8 +130,10 @@ fn proxy(via: &str) -> Result<http::Uri, String> {
     Err(format!("is {via:?}, which {}, expected a proxy such as {PROXY}", url::NO_PORT))
 }
 
-/// Reads the hosts of a gate without an upstream of its own. `place` is the gate's index in the
-/// file; `is_meant` is false if the gate has an upstream and hosts are a mistake.
+/// Reads the hosts of a gate without an upstream.
+///
+/// `place` is the gate's index in the file. `is_meant` is false for a gate with an upstream: then
+/// keys about hosts are reported as useless.
 pub(super) fn hosts(at: &Cursor<'_>, kind: ApiKind, place: Option<usize>, is_meant: bool) -> Option<Hosts> {
     let own = at.unused_if(!is_meant, "it is only for a gate with hosts", &at.at("hosts"));
     let patterns: Option<Vec<HostPattern>> = own.option("hosts", None);
@@ -174,7 +176,8 @@ fn check_connect_to(host: &str, to: &str, hosts: &Hosts, at: &Cursor<'_>) {
     }
 }
 
-/// Marks keys below as useless in a gate with hosts, because of `why`.
+/// Returns this position with its keys marked as useless if the gate has hosts; `why` is the
+/// reason.
 pub(super) fn beside_hosts<'a>(at: &Cursor<'a>, has_hosts: bool, why: &str) -> Cursor<'a> {
     at.unused_if(has_hosts, why, &at.at("hosts"))
 }
@@ -190,7 +193,7 @@ pub(super) fn check_upstream_tls(gate: &Cursor<'_>) {
     }
 }
 
-/// Warns of gates no call can reach: earlier gates or `tunnel` take all of their hosts.
+/// Warns of unreachable gates: earlier gates or `tunnel` match all of their hosts.
 pub(super) fn warn_of_unreachable(settings: &Settings, root: &Cursor<'_>) {
     let Some(egress) = &settings.egress else { return };
     let mut gates: Vec<_> =
@@ -253,7 +256,7 @@ fn pattern_fault(text: &str) -> Option<&'static str> {
     None
 }
 
-/// The address to listen on, or `off`.
+/// A listener's address, or `off`.
 struct Listener(Option<Listen>);
 
 impl TextValue for Listener {
@@ -271,7 +274,7 @@ impl TextValue for Listener {
     }
 }
 
-/// The ports for host names redirected here by a hosts file.
+/// The addresses for host names redirected here by a hosts file, or `off`.
 struct NameListeners(Vec<Listen>);
 
 impl TomlValue for NameListeners {
@@ -292,7 +295,7 @@ impl TomlValue for NameListeners {
     }
 }
 
-/// Reads an address; it must be loopback.
+/// Reads an IP address with a port, and rejects all but loopback addresses.
 fn loopback(text: &str) -> Result<Listen, String> {
     let address = address(text, ", or \"off\"")?;
     let expected = "expected a loopback address, which the pod's hosts file gives to the names";
@@ -308,7 +311,7 @@ const PROXY: &str = "\"http://proxy.example:3128\"";
 pub(super) const NO_UPSTREAM: &str = "https://egress.invalid";
 
 const LISTEN: std::net::SocketAddr = std::net::SocketAddr::new(IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 8003);
-/// How long a host's limits are kept without a call: longer than most controllers' resync periods.
+/// How long an idle host's limits are kept by default: more than most controllers' resync periods.
 const IDLE_ORIGIN: Duration = Duration::from_secs(600);
 
 #[cfg(test)]

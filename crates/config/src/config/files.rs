@@ -1,5 +1,5 @@
-//! The files a configuration names, checked before anything starts, so that `check` and `run`
-//! report the same.
+//! The files named by a configuration. They are checked before anything starts, so that `check` and
+//! `run` report the same problems.
 
 use std::fs;
 use std::ops::RangeInclusive;
@@ -13,11 +13,11 @@ use super::problems::Problem;
 pub(super) struct NamedFile {
     pub(super) path: PathBuf,
     pub(super) holds: FileContent,
-    /// The problem to report if the file is wrong, at the place of its name.
+    /// The problem to report at the file's key; its message is added later.
     pub(super) problem: Problem,
 }
 
-/// From when to when a certificate is valid.
+/// The validity of a certificate: its first and its last moment.
 pub(super) type Life = RangeInclusive<SystemTime>;
 
 /// What a file must contain.
@@ -25,7 +25,7 @@ pub(super) type Life = RangeInclusive<SystemTime>;
 pub(super) enum FileContent {
     /// PEM certificates of CAs.
     Certificate,
-    /// A PEM certificate chain: its own certificate, and those between it and its root.
+    /// A PEM certificate chain: first the certificate itself, then those between it and its root.
     Chain,
     /// A PEM private key.
     Key,
@@ -52,7 +52,8 @@ impl NamedFile {
         Some(self.problem.with_message(message))
     }
 
-    /// Returns a problem if the certificate, or all of the CAs, are not valid now.
+    /// Returns a problem if no certificate in the file is valid now. Of a chain, only the first
+    /// counts.
     pub(super) fn expired(&self, now: SystemTime, lives: impl Fn(&[u8]) -> Vec<Life>) -> Option<Problem> {
         let of_file = match self.holds {
             FileContent::Chain => 1,

@@ -1,11 +1,11 @@
-//! Recognises files that are something else than configuration, so that one mistake is one problem,
+//! Recognises files of another kind, such as manifests. Such a file gets one problem as a whole,
 //! and not one in each line.
 
 use super::path::Path;
 use super::problems::{Problem, Text};
 use crate::yaml::{self, Node};
 
-/// Returns a problem if a configuration file is really a file of another kind.
+/// Returns a problem if a configuration file is really a scenario, or is not TOML but YAML or JSON.
 pub(super) fn configuration(text: &Text, is_broken: bool) -> Option<Problem> {
     let example = "[gates.kubernetes] on a line of its own, and keys such as upstream = \"in_cluster\" below it";
     let message = format!(
@@ -15,7 +15,7 @@ pub(super) fn configuration(text: &Text, is_broken: bool) -> Option<Problem> {
     if is_broken { other_language(text, example) } else { is_scenario(text).then(|| of_file(text, message)) }
 }
 
-/// Returns a problem if a scenario file is really a file of another kind.
+/// Returns a problem if a scenario file is really a configuration, or is not TOML but YAML or JSON.
 pub(super) fn scenario(text: &Text, is_broken: bool) -> Option<Problem> {
     let example = "[[controllers]] on a line of its own, and keys such as objects = 100 below it";
     let message = format!(
@@ -36,8 +36,7 @@ fn of_file(text: &Text, message: String) -> Problem {
 
 const SCENARIO: [&str; 2] = ["controllers", "leases"];
 
-/// Returns a problem if a text is YAML or another language instead of TOML; `expected` shows how
-/// TOML would say it.
+/// Returns a problem if a text is YAML or JSON instead of TOML; `expected` is an example of TOML.
 fn other_language(text: &Text, expected: &str) -> Option<Problem> {
     let Ok(Some(root @ Node::Map(..))) = yaml::read(&text.text, 1) else { return None };
     let kind = root.text_at(&["kind"]).filter(|_| root.get("apiVersion").is_some());

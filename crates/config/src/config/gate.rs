@@ -28,8 +28,10 @@ use crate::spec::{
     Revalidation, Source,
 };
 
-/// Reads the gate `name`. With an egress listener, `behind` is the gate's index in the file, and
-/// whether that listener authenticates clients.
+/// Reads the gate `name`.
+///
+/// Without an egress listener `behind` is `None`. Otherwise it has the gate's index in the file,
+/// and true if that listener authenticates clients.
 pub(super) fn gate(at: &Cursor<'_>, name: Arc<str>, behind: Option<(usize, bool)>) -> Gate {
     let place = behind.map(|(place, _)| place);
     let proxy_knows = behind.is_some_and(|(_, knows)| knows);
@@ -95,7 +97,7 @@ pub(super) fn gate(at: &Cursor<'_>, name: Arc<str>, behind: Option<(usize, bool)
     gate
 }
 
-/// Reads `events`; to write them the gate needs an identity of its own.
+/// Reads `events`, whether the gate writes Events. For this, it needs an identity of its own.
 fn events(at: &Cursor<'_>, kind: ApiKind, credentials: Credentials) -> bool {
     let is_other = kind != ApiKind::Kubernetes;
     let own = at.unused_if(is_other, "it is for kind = \"kubernetes\" only", &at.at("kind"));
@@ -107,7 +109,7 @@ fn events(at: &Cursor<'_>, kind: ApiKind, credentials: Credentials) -> bool {
     events
 }
 
-/// Reads where clients connect, and where their calls go.
+/// Reads the two ends of a gate: the addresses it listens on, and its upstream.
 fn ends(at: &Cursor<'_>, kind: ApiKind, has_hosts: bool) -> (Vec<Listen>, Option<Source>) {
     let own = egress::beside_hosts(at, has_hosts, egress::LISTENER);
     let listen = own.get("listen", vec![Listen::Tcp(LISTEN)]);
@@ -119,14 +121,14 @@ fn ends(at: &Cursor<'_>, kind: ApiKind, has_hosts: bool) -> (Vec<Listen>, Option
     (listen, sources::upstream(at, kind))
 }
 
-/// Reads the gate's host names for its clients, and what Host the upstream gets.
+/// Reads the gate's host names for clients, the Host header for the upstream, and `rewrite_links`.
 fn own_names(at: &Cursor<'_>, host: Host) -> (Vec<String>, Host, bool) {
     let allowed_hosts: Vec<String> = at.get("allowed_hosts", Vec::new());
     at.check_each("allowed_hosts", &allowed_hosts, |host| (!is_host(host)).then(|| "expected a host name".to_owned()));
     (allowed_hosts, at.get("host", host), at.get("rewrite_links", false))
 }
 
-/// Reads which share of the provider's published limits the preset takes.
+/// Reads the gate's fraction of the provider's published limits.
 fn share(at: &Cursor<'_>, kind: ApiKind, preset: &mut Preset) -> f64 {
     let is_other = !preset.gate.contains_key("max_reconcile_rate");
     let crossplane = at.unused_if(is_other, "it is for preset = \"crossplane\" only", &at.at("preset"));
@@ -146,7 +148,7 @@ fn share(at: &Cursor<'_>, kind: ApiKind, preset: &mut Preset) -> f64 {
     if fits { share } else { 1.0 }
 }
 
-/// Reads the cloud provider that calls and refusals follow.
+/// Reads the dialect: the cloud provider's conventions for calls and refusals.
 fn dialect(at: &Cursor<'_>, kind: ApiKind, preset: &Preset) -> Dialect {
     let usual = preset.dialect.unwrap_or(Dialect::Plain);
     let dialect =
@@ -159,7 +161,7 @@ fn dialect(at: &Cursor<'_>, kind: ApiKind, preset: &Preset) -> Dialect {
     dialect
 }
 
-/// Reads the HTTP status of refusals; only GitHub's clients understand two.
+/// Reads the HTTP status of refusals. Only clients of GitHub understand a second one, 403.
 fn refusal_status(at: &Cursor<'_>, dialect: Dialect) -> u16 {
     let at = at.unused_if(dialect != Dialect::Github, "it is for dialect = \"github\" only", &at.at("dialect"));
     let status: u32 = at.get_if("refusal_status", 429, |status| [403, 429].contains(status), "429 or 403");
@@ -207,8 +209,7 @@ fn limits(at: &Cursor<'_>, kind: ApiKind, dialect: Dialect, unchanged: Option<Bu
     GateLimits { kind, dialect, policy, fair_by, throttling, backoff, key, per_key }
 }
 
-/// The limits of a gate with its classes, in the forms for the limiter, for the classifier and for
-/// reading answers.
+/// A gate's limits and classes, once for the limiter, the classifier and the reader of responses.
 struct ClassedLimits {
     policy: Policy,
     rules: Rules,
@@ -252,7 +253,7 @@ fn with_classes(gate: GateLimits, at: &Cursor<'_>, preset: Preset, knows_clients
     ClassedLimits { policy, rules, answers: AnswerRules { failures, throttling, revalidation } }
 }
 
-/// Reads the size of the cache of kept answers.
+/// Reads the settings of the cache of responses.
 fn revalidation(at: &Cursor<'_>, kind: ApiKind, classes: Vec<bool>) -> Revalidation {
     let at =
         at.unused_if(kind != ApiKind::Http, "it is for kind = \"http\" only", &at.at("kind")).table("revalidation");
@@ -263,8 +264,10 @@ fn revalidation(at: &Cursor<'_>, kind: ApiKind, classes: Vec<bool>) -> Revalidat
     Revalidation { classes, max_bytes }
 }
 
-/// Warns that links in an external API's answers can lead past the gate, if the configuration does
-/// not say what to do with them. A cluster's answers have none.
+/// Warns of links in an external API's responses: they can lead clients past the gate.
+///
+/// There is no warning if `rewrite_links` is set, if the client's Host is kept, or for AWS.
+/// Responses of a cluster have no such links.
 fn check_links(gate: &Gate, dialect: Dialect, at: &Cursor<'_>) {
     let links = at.at("rewrite_links");
     let kind = at.at("kind");
@@ -298,7 +301,7 @@ fn warn_of_signatures(at: &Cursor<'_>, host: &Host, max_wait: Duration) {
     }
 }
 
-/// Reads the timeouts: of connecting, and of the response head.
+/// Reads two timeouts: for connecting, and until the response head.
 fn timeouts(at: &Cursor<'_>) -> (Duration, Option<Duration>) {
     let connect = at.get("connect", CONNECT);
     if connect.is_zero() {
@@ -311,12 +314,12 @@ fn timeouts(at: &Cursor<'_>) -> (Duration, Option<Duration>) {
     (connect, response)
 }
 
-/// Returns true for the name of a host. A star would be taken literally, and no client sends it.
+/// Returns true for a valid host name. A `*` is not allowed: it would be taken literally here.
 fn is_host(text: &str) -> bool {
     text.parse::<http::uri::Authority>().is_ok() && !text.contains(['@', '*'])
 }
 
-/// An address, or a list of them.
+/// Read from one address, or a list of addresses.
 impl TomlValue for Vec<Listen> {
     const SHAPE: Shape = Shape::Addresses;
 
@@ -350,10 +353,10 @@ impl TextValue for Host {
 }
 
 const LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 8001);
-/// The default size of the cache of kept answers: enough for those of a thousand repositories, and
-/// an eighth of the memory that a sidecar is given.
+/// The default size of the response cache: enough for those of a thousand repositories, and an
+/// eighth of a sidecar's memory.
 const KEPT: usize = 16 << 20;
 const CONNECT: Duration = Duration::from_secs(5);
-/// The longest wait of a signed call: of the signature's five minutes, the rest is for differing
-/// clocks and the SDK's own retries.
+/// The longest sensible wait of a signed call. AWS accepts a signature for five minutes; the last
+/// of them is for clock differences and the SDK's own retries.
 const LONGEST_SIGNED_WAIT: Duration = Duration::from_secs(240);

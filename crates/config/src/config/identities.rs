@@ -1,8 +1,8 @@
-//! Determines by what each class's limits are split: client, credential, account or action.
+//! Determines whether limits are separate for each client, credential, account or action.
 //!
-//! A call arrives with one identity, so all limits of a class must be split by the same: its bucket
-//! and slots, the buckets of the classes that it is within, and the gate's unless the class has its
-//! own bucket only.
+//! The limiter gets a call with one identity, one of these four. So all limits that apply to a
+//! class must be separate by the same kind: its bucket and slots, the buckets of the classes it is
+//! within and, unless it has `own_bucket_only`, the gate's.
 
 use super::cursor::Cursor;
 use crate::api::Scope;
@@ -11,7 +11,8 @@ use crate::dialect::Dialect;
 use crate::limit::Policy;
 use crate::limit::policy::{BucketPolicy, ClassPolicy, InFlight, Lane, Per};
 
-/// Returns what the gate's limits are split by, and those of each class if they differ.
+/// Returns the kind of identity with separate limits at the gate, such as clients. Also returns the
+/// kind for each class, if classes differ in it.
 pub(super) fn of(
     at: &Cursor<'_>,
     policy: &Policy,
@@ -49,7 +50,7 @@ pub(super) fn of(
     (by_pause, split.iter().map(|by| by.first().copied()).collect())
 }
 
-/// Reports limits per client at a gate that does not authenticate clients.
+/// Reports limits for each client at a gate without client authentication.
 fn report_unknown_clients(at: &Cursor<'_>) {
     if at.has("hosts") {
         at.at("hosts").problem(
@@ -64,7 +65,7 @@ fn report_unknown_clients(at: &Cursor<'_>) {
     );
 }
 
-/// Returns which of the four identities the limits of a class are split by.
+/// Returns the kinds of identity with separate limits in a class, such as clients.
 fn split_by(policy: &Policy, class: &ClassPolicy) -> Vec<Per> {
     if class.lane == Lane::Exempt {
         return Vec::new();

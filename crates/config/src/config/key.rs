@@ -1,4 +1,4 @@
-//! Reads `key = [...]`: the parts making up the keys of a gate or a class.
+//! Reads `key = [...]`: the parts of a call to make its key from.
 
 use toml::Value;
 
@@ -7,7 +7,7 @@ use super::problems::did_you_mean;
 use super::shape::{Shape, describe};
 use crate::classify::{KeyPart, KeyPartError, KeyParts, KeyPartsError};
 
-/// `None` stands for `"auto"`: the kind of API decides.
+/// Read from a list of parts, or from `"auto"` as `None`: the kind of API decides.
 impl TomlValue for Option<KeyParts> {
     const SHAPE: Shape = Shape::Any;
 

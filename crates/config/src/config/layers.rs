@@ -1,7 +1,7 @@
-//! The layers of a configuration: the file, and the environment over it.
+//! The layers of a configuration: the file, and the environment variables overriding it.
 //!
-//! Variables look like `TIDEGATE__GATES__KUBERNETES__BUCKET__RATE`; the double underscore excludes
-//! Kubernetes' own service variables (`TIDEGATE_PORT_...` of a Service named tidegate).
+//! Variables look like `TIDEGATE__GATES__KUBERNETES__BUCKET__RATE`. They have two underscores,
+//! because Kubernetes sets variables with one (`TIDEGATE_PORT_...`) for a Service named tidegate.
 
 use std::collections::HashMap;
 
@@ -10,8 +10,7 @@ use toml::{Table, Value};
 use super::path::Path;
 use super::problems::{Problem, Text, Variable};
 
-/// Returns the environment variables setting keys, in order of their names, and the problems of
-/// the others.
+/// Returns the environment variables for configuration keys, and problems with wrong ones.
 pub(super) fn variables(env: &[(String, String)]) -> (Vec<Variable>, Vec<Problem>) {
     let mut variables = Vec::new();
     let mut problems = Vec::new();
@@ -28,7 +27,7 @@ pub(super) fn variables(env: &[(String, String)]) -> (Vec<Variable>, Vec<Problem
     (variables, problems)
 }
 
-/// Returns environment variables that look like tidegate's but set nothing.
+/// Returns the names of variables similar to tidegate's, but without any effect.
 pub(super) fn strays(env: &[(String, String)]) -> Vec<String> {
     let is_stray = |name: &str, value: &str| {
         squeezed(name).starts_with("TIDEGATE")
@@ -43,15 +42,15 @@ pub(super) fn strays(env: &[(String, String)]) -> Vec<String> {
     names
 }
 
-/// Returns true for variables that Kubernetes sets in every container about a Service whose name
-/// begins with tidegate.
+/// Returns true for variables set by Kubernetes in every container, about a Service with a name
+/// beginning with tidegate.
 fn is_of_a_service(name: &str, value: &str) -> bool {
     let has = |parts: &[&str]| parts.iter().any(|part| name.contains(part));
     let is_url = ["tcp://", "udp://", "sctp://"].iter().any(|scheme| value.starts_with(scheme));
     has(&["_SERVICE_HOST", "_SERVICE_PORT"]) || is_url || (has(&["_PORT_"]) && has(&["_TCP_", "_UDP_", "_SCTP_"]))
 }
 
-/// Returns the letters and digits of a name, to recognize a misspelt variable.
+/// Returns a name reduced to its letters and digits in upper case, to recognize misspelt variables.
 pub(super) fn squeezed(name: &str) -> String {
     name.chars().filter(char::is_ascii_alphanumeric).map(|c| c.to_ascii_uppercase()).collect()
 }
@@ -67,7 +66,7 @@ fn strip_prefix(name: &str) -> Option<&str> {
     Some(rest)
 }
 
-/// Returns why an environment variable cannot set the key its name spells, if so.
+/// Returns why no environment variable can set the key at `path`; `None` if one can.
 fn fault(path: &Path) -> Option<&'static str> {
     let steps = &path.0;
     let is_word = |step: &String| {
@@ -84,13 +83,13 @@ fn fault(path: &Path) -> Option<&'static str> {
     None
 }
 
-/// Returns what is wrong with a variable's text, if anything. The replacement character stands for
-/// bytes that are not UTF-8.
+/// Returns an error for the text of a variable unless it is UTF-8. Other bytes arrive here as the
+/// replacement character.
 fn fault_of_value(value: &str) -> Option<&'static str> {
     value.contains(char::REPLACEMENT_CHARACTER).then_some("is not UTF-8 text")
 }
 
-/// Reports a variable for a table together with one for a key of it.
+/// Reports conflicting variables: one sets a whole table, and another a key in it.
 fn clashes(variables: &[Variable], problems: &mut Vec<Problem>) {
     for pair in variables.windows(2) {
         let [one, other] = pair else { continue };
@@ -101,10 +100,10 @@ fn clashes(variables: &[Variable], problems: &mut Vec<Problem>) {
     }
 }
 
-/// Reads the file, with the environment over it.
+/// Reads the file, and overrides its values with those of environment variables.
 ///
 /// # Errors
-/// The file is not TOML, or a variable contradicts it.
+/// The file is not TOML, or a variable does not fit into it.
 pub(super) fn layered(text: &Text, variables: &[Variable]) -> Result<Value, Vec<Problem>> {
     let mut file: Table = toml::from_str(&text.text).map_err(|error| vec![text.problem_of(&error)])?;
     let values: HashMap<String, String> =
@@ -122,8 +121,8 @@ pub(super) fn layered(text: &Text, variables: &[Variable]) -> Result<Value, Vec<
     Ok(Value::Table(file))
 }
 
-/// Puts a table over another: tables are merged, everything else is replaced. (The `config` crate
-/// would do so too, but turns the file's dates into text.)
+/// Merges the table `above` into `below`. Tables in both are merged; other values of `below` are
+/// replaced. (The `config` crate has the same function, but turns dates into text.)
 pub(super) fn overlay(below: &mut Table, above: Table) {
     for (key, value) in above {
         match (below.get_mut(&key), value) {

@@ -24,8 +24,9 @@ pub(super) fn bucket(at: &Cursor<'_>) -> Option<BucketPolicy> {
     bucket.map(|bucket| BucketPolicy { counts_costs, ..bucket })
 }
 
-/// Reads the retry bucket; `bucket` is the gate's. Its rate is a number, or `auto`: a part of the
-/// gate's rate, and more while retries succeed.
+/// Reads the retry bucket, an additional bucket for retries; `bucket` is the gate's own.
+///
+/// Its rate is a number or `auto`: a small part of the gate's rate, and more while retries succeed.
 pub(super) fn retry_bucket(at: &Cursor<'_>, bucket: Option<BucketPolicy>) -> Option<BucketPolicy> {
     let written = at.needed("rate", None, "the bucket needs a rate");
     let opens = written == Some(RateOrAuto(None));
@@ -39,8 +40,10 @@ pub(super) fn retry_bucket(at: &Cursor<'_>, bucket: Option<BucketPolicy>) -> Opt
     bucket
 }
 
-/// Adapts the retry bucket to `combine`. Under `max_of` tokens are reserved on arrival, before it
-/// is known if a call succeeds, so `auto` means client-go's rate there.
+/// Returns the retry bucket adapted to `combine`.
+///
+/// With `max_of`, tokens are reserved on arrival, before it is known whether calls succeed. So a
+/// rate of `auto` becomes that of client-go.
 pub(super) fn combined(retry_bucket: Option<BucketPolicy>, combine: Combine) -> Option<BucketPolicy> {
     retry_bucket.map(|bucket| match combine {
         Combine::MaxOf if bucket.opens => BucketPolicy { rate: CLIENT_GO, opens: false, ..bucket },
@@ -48,7 +51,7 @@ pub(super) fn combined(retry_bucket: Option<BucketPolicy>, combine: Combine) -> 
     })
 }
 
-/// Reads the rest of a bucket with this rate, except for what it counts.
+/// Reads all keys of a bucket except `rate` and `counts`.
 fn sized(at: &Cursor<'_>, rate: Option<f64>, opens: bool) -> Option<BucketPolicy> {
     let burst: Option<NonZeroU32> = at.needed("burst", None, "the bucket needs a burst");
     let per = at.get("per", Per::Gate);
@@ -68,7 +71,8 @@ fn sized(at: &Cursor<'_>, rate: Option<f64>, opens: bool) -> Option<BucketPolicy
     Some(BucketPolicy { per, starts_empty: start == Start::Empty, adapt, opens, ..BucketPolicy::new(rate, burst) })
 }
 
-/// Returns the burst of a gate's bucket. A preset's is at most twice the rate, if that is the user's own.
+/// Returns the burst for a gate's bucket. If the user sets only the rate, the preset's burst is
+/// reduced to at most two seconds of it.
 pub(super) fn fit_burst(at: &Cursor<'_>, bucket: BucketPolicy) -> NonZeroU32 {
     if !at.has("rate") || at.has("burst") {
         return bucket.burst;
@@ -80,7 +84,7 @@ pub(super) fn fit_burst(at: &Cursor<'_>, bucket: BucketPolicy) -> NonZeroU32 {
     burst
 }
 
-/// Returns true if a bucket is too slow for the limiter's arithmetic.
+/// Returns true if the bucket would take centuries to fill, too long for the limiter's arithmetic.
 pub(super) fn takes_centuries(rate: f64, burst: NonZeroU32) -> bool {
     f64::from(burst.get()) / rate > LONGEST_FILL
 }
@@ -94,7 +98,9 @@ pub(super) fn is_rate(written: Rate, at: &Cursor<'_>) -> bool {
     fits
 }
 
-/// Reads how far throttling may lower a rate. A preset's floor is at most the rate.
+/// Reads `adapt`: the lowest rate (`floor`) of a bucket under throttling.
+///
+/// A floor from the preset is reduced to the bucket's normal rate if that is lower.
 fn adapt(at: &Cursor<'_>, rate: Option<f64>, rate_at: &Cursor<'_>) -> Option<Adapt> {
     let written: Rate = at.needed("floor", None, "a rate that adapts needs a floor")?;
     let floor = written.in_a_second();
@@ -113,15 +119,16 @@ fn adapt(at: &Cursor<'_>, rate: Option<f64>, rate_at: &Cursor<'_>) -> Option<Ada
     fits.then_some(Adapt { floor })
 }
 
-/// Reads the limit on calls in flight.
+/// Reads the limit on concurrent calls.
 pub(super) fn in_flight(at: &Cursor<'_>) -> Option<InFlight> {
     let max = at.needed("max", None, "expected how many calls may be in flight");
     let per = at.get("per", Per::Gate);
     Some(InFlight { max: max?, per })
 }
 
-/// Reads the backoff of a gate or class, and what counts as failure; `base` has the values of keys
-/// that neither the table nor the preset sets.
+/// Reads the backoff of a gate or class, and the kinds of failures to back off for.
+///
+/// `base` has the values for keys that neither the table nor the preset sets.
 pub(super) fn backoff(at: &Cursor<'_>, base: &(Backoff, Failures)) -> (Backoff, Failures) {
     let strategy = strategy(at, base.0.strategy);
     let hold = at.get("hold", base.0.hold);
@@ -144,9 +151,10 @@ pub(super) fn backoff(at: &Cursor<'_>, base: &(Backoff, Failures)) -> (Backoff, 
     (Backoff { strategy, hold, forget_after }, failures)
 }
 
-/// Returns the backoff of a gate without a preset: none. A client leaving an API server has
-/// given up on it, which counts as a failure; a client that leaves an external API may have polled
-/// for as long as it meant to (docs/internals/design.md, "Outcomes").
+/// Returns the defaults for a gate without a preset: no backoff, and the usual kinds of failures.
+///
+/// A client that hangs up counts as a failure of an API server, because it has lost patience. With
+/// an external API it may simply have finished polling (docs/internals/design.md, "Outcomes").
 pub(super) fn no_backoff(kind: ApiKind) -> (Backoff, Failures) {
     let failures =
         Failures { statuses: vec![429, 500, 502, 503, 504], transport: true, left: kind == ApiKind::Kubernetes };
@@ -256,7 +264,7 @@ impl TomlValue for Failures {
     }
 }
 
-/// Reads the limits on waiting calls, and what divides them into flows.
+/// Reads the limits on waiting calls, and their division into flows (`fair_by`).
 pub(super) fn queue(at: &Cursor<'_>, kind: ApiKind) -> (QueuePolicy, FairBy) {
     let max_wait = at.get("max_wait", MAX_WAIT);
     let max_waiting = at.get("max_waiting", 10_000);
@@ -272,16 +280,17 @@ pub(super) fn queue(at: &Cursor<'_>, kind: ApiKind) -> (QueuePolicy, FairBy) {
 /// The default rate of the retry bucket while retries fail, in calls per second.
 const CLOSED: f64 = 0.5;
 const CLOSED_SHARE: f64 = 0.05;
-/// The time until a failing key is forgotten, as a multiple of its longest delay: a controller with
-/// thousands of failing objects tries each of them only once in minutes.
+/// How long failures are remembered, as a multiple of the longest backoff delay. A controller with
+/// thousands of failing objects retries each only once in minutes.
 const FORGOTTEN_AFTER: u32 = 5;
-/// The rate of client-go's bucket for retries.
+/// The rate of client-go's own bucket for retries, in calls per second.
 const CLIENT_GO: f64 = 10.0;
-/// The highest rate: faster than any server, and all that governor can count in nanoseconds.
+/// The highest rate, in calls per second: governor counts whole nanoseconds.
 const FASTEST: f64 = 1e9;
-/// The longest time to fill a bucket: they count in 64-bit nanoseconds, 584 years.
+/// The longest time to fill a bucket, in seconds: the 584 years of a 64-bit count of nanoseconds.
 const LONGEST_FILL: f64 = 584.0 * 365.0 * 86_400.0;
-/// The default `max_wait`: fabric8 gives up at 10 s, the API server's own queue at 15 s.
+/// The default `max_wait`: fabric8 stops waiting after 10 s, and the API server's own queue after
+/// 15 s.
 const MAX_WAIT: Duration = Duration::from_secs(8);
-/// The default `hold`: more blocks the controller's worker.
+/// The default `hold`, kept short because the waiting call blocks a worker of the controller.
 const HOLD: Duration = Duration::from_millis(100);

@@ -12,7 +12,7 @@ use crate::api::Verb;
 use crate::classify::{ApiKind, Matcher, PatternList, RuleMatch};
 use crate::dialect::{Dialect, service_names};
 
-/// Reads which calls belong to a class; `usual` are those of a built-in class without a table.
+/// Reads the patterns for a class's calls. Without a table `match`, returns `usual`.
 pub(super) fn matching(
     class: &Cursor<'_>,
     usual: Option<RuleMatch>,
@@ -57,7 +57,7 @@ pub(super) fn matching(
     Some(RuleMatch::Patterns(Box::new(matcher)))
 }
 
-/// Returns why a list of patterns matches nothing on such a gate, if so.
+/// Returns why a list of patterns can never match at a gate of this kind; `None` if it can.
 fn why_nothing_matches(list: PatternList, kind: ApiKind, dialect: Dialect) -> Option<&'static str> {
     use PatternList as List;
     let (matches, problem) = match list {
@@ -91,8 +91,10 @@ fn check(matcher: &Matcher, at: &Cursor<'_>, kind: ApiKind) {
     }
 }
 
-/// Checks names of AWS services. There are more than are known here, so an unknown one is not a
-/// problem; one that is near to a known one may be.
+/// Checks names of AWS services.
+///
+/// The list of known services is incomplete, so unknown names are accepted. A name similar to a
+/// known one causes a warning.
 fn check_services(services: &[String], at: &Cursor<'_>) {
     let names: Vec<&str> = service_names().map(|service| service.signed).collect();
     for (index, service) in services.iter().enumerate().filter(|(_, service)| !service.contains('*')) {
@@ -112,7 +114,7 @@ fn check_services(services: &[String], at: &Cursor<'_>) {
     }
 }
 
-/// Returns the verbs calls can have.
+/// Returns the possible verbs of calls to this kind of API.
 fn verbs(kind: ApiKind) -> Vec<&'static str> {
     let all = Verb::ALL.into_iter().filter(|verb| *verb != Verb::Other);
     let kubernetes_only = [Verb::DeleteCollection, Verb::List, Verb::Proxy, Verb::Watch];

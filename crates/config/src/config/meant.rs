@@ -1,4 +1,4 @@
-//! Guesses which key or variable an unknown one was meant to be.
+//! Guesses the user's intention behind an unknown key or variable.
 
 use super::layers::{FILE, name_of, squeezed};
 use super::path::Path;
@@ -6,9 +6,10 @@ use super::problems::{alternatives, nearest};
 use super::record::Record;
 use super::shape::Shape;
 
-/// Returns the keys the unknown key at `path` may have been meant to be: a similar one in its
-/// table, the one that is called so in other tools, or one of the same name in another table of its
-/// class or gate.
+/// Returns known keys as suggestions for the unknown key at `path`.
+///
+/// They are a key of similar spelling in its table, the equivalent of another tool's name, or the
+/// key of the same name in another table of its class or gate.
 pub(super) fn by_key(path: &Path, record: &Record) -> Vec<Path> {
     let Some((table, name)) = path.split_last() else { return Vec::new() };
     let known: Vec<&str> = record.keys(&table).iter().map(|key| key.name.as_str()).collect();
@@ -26,8 +27,8 @@ pub(super) fn by_key(path: &Path, record: &Record) -> Vec<Path> {
     homes.iter().map(|home| same_name(name, home, record)).find(|found| !found.is_empty()).unwrap_or_default()
 }
 
-/// Returns ` (did you mean "bucket.rate"?)` for the unknown key at `path`, or nothing. A key that
-/// is not below its table is named from the root.
+/// Returns ` (did you mean "bucket.rate"?)` for the unknown key at `path`, or an empty text. Keys
+/// outside of its table are shown with their whole path.
 pub(super) fn suggestion(path: &Path, meant: &[Path]) -> String {
     let table = path.parent().unwrap_or_default();
     let name = |meant: &Path| match meant.0.get(table.0.len()..) {
@@ -41,7 +42,7 @@ pub(super) fn suggestion(path: &Path, meant: &[Path]) -> String {
     format!(" (did you mean {}?)", alternatives(&names.iter().map(String::as_str).collect::<Vec<_>>()))
 }
 
-/// A known environment variable.
+/// A known environment variable, suggested in place of an unknown one.
 #[derive(Clone, Debug)]
 pub(super) struct Variable {
     pub(super) name: String,
@@ -49,7 +50,7 @@ pub(super) struct Variable {
     pub(super) key: Option<Path>,
 }
 
-/// Returns the variable an unknown one was probably meant to be, by its spelling.
+/// Returns the known variable with the most similar name, as a suggestion.
 pub(super) fn by_variable(name: &str, record: &Record) -> Option<Variable> {
     let word = squeezed(name);
     let word = word.strip_prefix("TIDEGATE").filter(|word| !word.is_empty())?;
@@ -82,8 +83,8 @@ impl Variable {
     }
 }
 
-/// Returns where a key of `table` may belong: its class, its gate (outside of all gates the first),
-/// the whole configuration.
+/// Returns the places to search for a misplaced key of `table`, nearest first: its class, its gate
+/// (the first gate if it is in none), the whole configuration.
 fn homes(table: &Path, record: &Record) -> Vec<Path> {
     let upto = |steps: usize| table.0.get(..steps).map(|steps| steps.iter().cloned().collect::<Path>());
     let is_in = |place: usize, name: &str| table.0.get(place).is_some_and(|step| step == name);
@@ -92,7 +93,7 @@ fn homes(table: &Path, record: &Record) -> Vec<Path> {
     class.into_iter().chain(gate).chain([Path::default()]).collect()
 }
 
-/// Returns the keys of this name in the tables below `home`, those nearest to it.
+/// Returns the known keys of this name in tables below `home`: those with the shortest paths.
 fn same_name(name: &str, home: &Path, record: &Record) -> Vec<Path> {
     let is_class = home.0.len() == 4;
     let found: Vec<Path> = record
@@ -109,12 +110,12 @@ fn below(home: &Path, steps: &str) -> Path {
     steps.split('.').fold(home.clone(), |path, step| path.key(step))
 }
 
-/// Returns the key that does what this name does in other tools.
+/// Returns the key equivalent to a name from another tool, if it is known.
 fn elsewhere(name: &str) -> Option<&'static str> {
     ELSEWHERE.iter().find(|(names, _)| names.contains(&name)).map(|(_, key)| *key)
 }
 
-/// Names in client-go, Envoy, nginx and others, with the key of the same meaning here.
+/// Names used by client-go, Envoy, nginx and others, with the equivalent key.
 const ELSEWHERE: [(&[&str], &str); 7] = [
     (&["qps", "rps", "limit", "rate_limit", "requests_per_second", "calls_per_second"], "bucket.rate"),
     (&["max_in_flight", "max_inflight", "max_concurrent", "concurrency"], "in_flight.max"),
@@ -141,7 +142,7 @@ impl Record {
             .collect()
     }
 
-    /// Returns every key.
+    /// Returns the path of every known key.
     fn all(&self) -> impl Iterator<Item = Path> {
         self.tables().flat_map(|(table, keys)| keys.iter().map(|key| table.key(&key.name)))
     }

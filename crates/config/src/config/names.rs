@@ -1,4 +1,4 @@
-//! Names and addresses, as several sections have them.
+//! Reads names and addresses, for several tables of the configuration.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -8,16 +8,16 @@ use toml::Value;
 use super::cursor::{Cursor, TomlValue};
 use crate::spec::Listen;
 
-/// The form of names, for messages.
+/// A description of valid names, for error messages.
 pub(super) const SNAKE_CASE: &str = "snake_case: lower-case letters, digits and single underscores";
 
-/// Reads an IP address with a port; `or` says in the error what else is allowed.
+/// Reads an IP address with a port. The error ends with `or`, a text with further alternatives.
 pub(super) fn address(text: &str, or: &str) -> Result<SocketAddr, String> {
     let expected = "expected an IP address with a port, such as \"127.0.0.1:8001\" or \"[::1]:8001\"";
     text.parse().map_err(|_| format!("is {text:?}, {expected}{or}"))
 }
 
-/// Reads where to listen: an address, or the path of a Unix socket.
+/// Reads what to listen on: an address, or the path of a Unix socket.
 pub(super) fn listen(text: &str) -> Result<Listen, String> {
     let Some(path) = text.strip_prefix("unix:") else {
         return address(text, ", or \"unix:/path/of/a.sock\"").map(Listen::Tcp);
@@ -30,7 +30,8 @@ pub(super) fn listen(text: &str) -> Result<Listen, String> {
     Ok(Listen::Unix(PathBuf::from(path)))
 }
 
-/// Reads one place to listen or a list of them; `or` says in the error what else is allowed.
+/// Reads one listener's address or a list of them. `or` is a text with alternatives, for the error
+/// about an empty list.
 pub(super) fn listeners(
     value: &Value,
     at: &Cursor<'_>,
@@ -56,5 +57,6 @@ pub(super) fn is_snake_case(name: &str) -> bool {
     name.starts_with(|c: char| c.is_ascii_lowercase()) && name.split('_').all(word) && name.len() <= 63
 }
 
-/// The longest path of a Unix socket: `sockaddr_un`, less its end and a temporary name.
+/// The longest path of a Unix socket, in bytes. It is less than the 107 of `sockaddr_un`, because
+/// the socket first gets a longer, temporary name.
 const SOCKET_PATH: usize = 100;

@@ -1,11 +1,11 @@
-//! Where keys were set, so that `explain` can name the line of a limit.
+//! Finds the origin of a key, so that `explain` can name the line of a limit.
 
 use std::fmt::Display;
 
 use super::path::Path;
 use super::problems::{Text, Variable};
 
-/// The file and variables a configuration was read from.
+/// The text and variables of a configuration, for finding the origin of a key.
 #[derive(Debug)]
 pub struct Origins {
     text: Text,
@@ -19,21 +19,23 @@ impl Origins {
         Self { text, variables }
     }
 
-    /// Returns `FILE:LINE:COL` of a key, or the variable setting it or something in it; `None` if
-    /// nothing does.
+    /// Returns the origin of a key: `FILE:LINE:COL`, or an environment variable. `None` for a
+    /// default.
     pub fn of(&self, keys: &[&str]) -> Option<String> {
         self.at(&keys.iter().map(|key| (*key).to_owned()).collect())
     }
 
-    /// Formats a message about a key as problems are written, with the position of the key, or of
-    /// the nearest table above it in the file; `from` is named if the file has neither.
+    /// Formats a message about the key at `path`, in the form of a configuration problem.
+    ///
+    /// Its location is that of the key, or else of the nearest surrounding table that is set, or
+    /// else `from`.
     pub fn located(&self, from: &str, path: &str, says: impl Display) -> String {
         let keys: Vec<&str> = path.split('.').collect();
         let place = (1..=keys.len()).rev().find_map(|length| self.of(keys.get(..length)?));
         format!("{}: {path}: {says}", place.as_deref().unwrap_or(from))
     }
 
-    /// Returns where a key of a class was set or, without a key, the class itself.
+    /// Returns the origin of a class, or of one of its keys; `None` for a default.
     pub fn of_class(&self, gate: &str, class: &str, key: Option<&str>) -> Option<String> {
         let classes = Path::default().key("gates").key(gate).key("classes");
         let found = (0..).map(|index| classes.index(index)).take_while(|at| self.text.location(at).is_some());

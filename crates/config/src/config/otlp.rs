@@ -1,4 +1,4 @@
-//! Reads where traces are sent by OpenTelemetry's protocol.
+//! Reads the destination of traces, sent by the OpenTelemetry protocol (OTLP).
 
 use super::cursor::{Cursor, TextValue};
 use super::files::FileContent;

@@ -4,7 +4,8 @@ use std::fmt;
 
 use toml::Value;
 
-/// Steps from the root; an index is written as `[0]`.
+/// The steps from the root of the configuration, such as `gates` and `kubernetes`. The index of a
+/// list is a step written as `[0]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Path(pub(super) Vec<String>);
 
@@ -21,13 +22,13 @@ impl Path {
         self.key(&format!("[{index}]"))
     }
 
-    /// Returns the path of the table or list it is in, and the last step.
+    /// Returns the path of the surrounding table or list, and the last step of this path.
     pub(super) fn split_last(&self) -> Option<(Self, &str)> {
         let (last, above) = self.0.split_last()?;
         Some((Self(above.to_vec()), last))
     }
 
-    /// Returns the path of the table or list around this path.
+    /// Returns the path of the surrounding table or list.
     pub(super) fn parent(&self) -> Option<Self> {
         self.split_last().map(|(above, _)| above)
     }
@@ -40,17 +41,18 @@ impl Path {
         })
     }
 
-    /// Returns true at and below a key for a secret's file.
+    /// Returns true for keys naming a secret's file: by mistake, the value may be the secret
+    /// itself.
     pub(super) fn may_hold_a_secret(&self) -> bool {
         self.0.iter().any(|step| matches!(step.as_str(), "credential" | "password_file" | "token_file"))
     }
 
-    /// Returns the steps from `above` to here, if it is above.
+    /// Returns the steps from `above` to this path; `None` if this path is not below `above`.
     pub(super) fn below(&self, above: &Self) -> Option<Self> {
         self.0.strip_prefix(&above.0[..]).map(|rest| Self(rest.to_vec()))
     }
 
-    /// Goes on by these steps.
+    /// Returns this path followed by the steps of `rest`.
     pub(super) fn join(&self, rest: &Self) -> Self {
         Self([self.0.as_slice(), &rest.0].concat())
     }

@@ -1,4 +1,4 @@
-//! Reads how often one object may be written and read.
+//! Reads `per_key`: how often one object may be written and read.
 
 use std::num::NonZeroU32;
 
@@ -19,15 +19,14 @@ pub(super) struct PerKey {
 // === impl PerKey ===
 
 impl PerKey {
-    /// Returns the rates in the form the gate uses.
+    /// Converts the rates to the form used while calls are counted.
     pub(super) fn paces(self) -> hot::PerKey {
         let pace = |rate: Rate| hot::Pace::new(rate.in_a_second(), self.burst);
         hot::PerKey { writes: self.writes.map(pace), reads: self.reads.map(pace), enforce: self.enforce }
     }
 }
 
-/// Reads how often one object may be called. A class has the rates of its `gate`, unless it sets
-/// its own.
+/// Reads how often one object may be written and read; `gate` has the values for keys not set here.
 pub(super) fn per_key(at: &Cursor<'_>, gate: Option<PerKey>) -> Option<PerKey> {
     let at = at.limit_over("per_key", gate.is_some());
     let usual = gate.unwrap_or(USUAL);

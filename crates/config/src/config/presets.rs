@@ -125,7 +125,7 @@ impl EmbeddedPreset {
 // === impl PresetName ===
 
 impl PresetName {
-    /// Returns the preset a gate names.
+    /// Returns the preset named by a gate, or else the default.
     pub(super) fn of(gate: &Cursor<'_>) -> Self {
         Self(gate.text("preset").unwrap_or(NAMES[0]).to_owned())
     }
@@ -171,13 +171,13 @@ impl Preset {
         self.gate.get("share").and_then(number).or_else(|| self.dialect.map(|_| 1.0))
     }
 
-    /// Returns true if a class has `serial_writes`.
+    /// Returns true if a class of the preset has `serial_writes`.
     pub(super) fn has_serial_writes(&self) -> bool {
         self.classes.iter().any(|class| class.serial_writes)
     }
 
-    /// Adapts the preset to a gate of `kind`, and to `reconciles` per second if its numbers are
-    /// computed from that.
+    /// Adapts the preset to a gate of `kind`. In a preset with `max_reconcile_rate`, also computes
+    /// the limits for `reconciles` per second.
     pub(super) fn fit(&mut self, kind: ApiKind, reconciles: NonZeroU32) {
         if kind == ApiKind::Http {
             overlay(&mut self.gate, mem::take(&mut self.http));
@@ -190,8 +190,8 @@ impl Preset {
         }
     }
 
-    /// Computes the rates and bursts of the preset's buckets from a share of its provider's
-    /// published limits. Returns these limits, if there are any.
+    /// Computes the buckets of the preset from `share`, a fraction of its provider's published
+    /// limits. Returns the published limits, if there are any.
     pub(super) fn take_share(&mut self, share: f64) -> Option<spec::Figures> {
         let of_gate = figure(&mut self.gate, None, share, self.source.as_ref());
         let of_classes = self.classes.iter_mut().filter_map(|PresetClass { keys, source, .. }| {
@@ -250,8 +250,8 @@ fn figure(table: &mut Table, class: Option<String>, share: f64, source: Option<&
     Some(spec::Figure { class, says: format!("{figure} for each {}{points}", source.each), source: source.to_string() })
 }
 
-/// Replaces the published limit in a bucket's table with the rate and burst for a share of it. A
-/// call takes `dearest` tokens at most.
+/// Replaces `published` in a bucket's table by `rate` and `burst`, for a `share` of that limit. A
+/// call takes at most `dearest` tokens.
 fn take(bucket: &mut Table, share: f64, dearest: u16) -> Option<Figure> {
     let figure = bucket.remove("published").and_then(|figure| figure.try_into::<Figure>().ok());
     let written = bucket.get("rate").and_then(number).zip(bucket.get("burst").and_then(number));
@@ -265,7 +265,7 @@ fn take(bucket: &mut Table, share: f64, dearest: u16) -> Option<Figure> {
     figure
 }
 
-/// Returns a number, whole or not.
+/// Returns an integer or a float as a float.
 fn number(value: &Value) -> Option<f64> {
     value.clone().try_into().ok()
 }

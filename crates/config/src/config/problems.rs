@@ -1,4 +1,4 @@
-//! The problems of a configuration, each with its location, and the text of the file.
+//! The problems of a configuration, each with its location, and the file's text to locate them in.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,10 +16,10 @@ pub struct Problem {
     message: String,
 }
 
-/// Where a problem is, in the order for reading.
+/// Where a problem is. Problems are listed in the order of these variants.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Location {
-    /// The whole file, or the defaults if there is none.
+    /// The whole file, or the defaults if there is no file.
     Whole(String),
     /// An environment variable.
     Variable(String),
@@ -52,12 +52,12 @@ pub(super) struct Variable {
 // === impl Problem ===
 
 impl Problem {
-    /// Makes a problem with an environment variable.
+    /// Creates a problem with an environment variable.
     pub(super) fn of_variable(name: &str, path: Path, message: impl Into<String>) -> Self {
         Self { location: Location::Variable(name.to_owned()), path, message: message.into() }
     }
 
-    /// Makes a problem with the file as a whole.
+    /// Creates a problem with the file as a whole.
     pub(super) fn of_file(name: &str, path: Path, message: impl Into<String>) -> Self {
         Self { location: Location::Whole(name.to_owned()), path, message: message.into() }
     }
@@ -71,7 +71,7 @@ impl Problem {
         &self.message
     }
 
-    /// Returns the same with another message.
+    /// Returns this problem with another message.
     pub(super) fn with_message(&self, message: String) -> Self {
         Self { message, ..self.clone() }
     }
@@ -101,7 +101,7 @@ impl fmt::Display for Location {
 // === impl Text ===
 
 impl Text {
-    /// Reads the text as far as it is TOML. Also returns its syntax errors.
+    /// Parses the text as far as it is TOML. Also returns its syntax errors.
     pub(super) fn new(name: String, text: String) -> (Self, Vec<Problem>) {
         let mut spans = BTreeMap::new();
         let (table, errors) = DeTable::parse_recoverable(&text);
@@ -117,8 +117,10 @@ impl Text {
         self.spans.contains_key(&Path::default().key(key))
     }
 
-    /// Returns one problem for each mistake: after a mistake the parser also complains about the
-    /// rest of its line, and after a bracket that is left open about everything.
+    /// Returns one problem for each mistake in the syntax.
+    ///
+    /// After one mistake the parser also reports the rest of the line and, after an unclosed
+    /// bracket, everything that follows. These reports are dropped.
     fn mistakes(&self, errors: &[toml::de::Error]) -> Vec<Problem> {
         let open = errors.iter().map(toml::de::Error::message).find(|message| {
             ["unclosed array", "unclosed inline table"].iter().any(|unclosed| message.starts_with(unclosed))
@@ -137,12 +139,12 @@ impl Text {
         problems
     }
 
-    /// Returns `FILE:LINE:COL` of a key, if it is there.
+    /// Returns `FILE:LINE:COL` of a key, if the file has it.
     pub(super) fn location(&self, path: &Path) -> Option<String> {
         Some(self.location_at(self.place(path)?).to_string())
     }
 
-    /// Returns the offset of a table or key in the text.
+    /// Returns the offset of a table or key in the text, in bytes.
     pub(super) fn place(&self, path: &Path) -> Option<usize> {
         Some(self.spans.get(path)?.key.start)
     }
@@ -153,15 +155,15 @@ impl Text {
         Some(value.trim_matches(|c| c == '"' || c == '\''))
     }
 
-    /// Returns a problem with `path`, located at the key `at` or at its value, if that is in the
-    /// file.
+    /// Returns a problem with `path`, located at the key `at` or, unless `is_key`, at its value.
+    /// `None` if the file does not have that key.
     pub(super) fn problem_with(&self, path: &Path, at: &Path, is_key: bool, message: &str) -> Option<Problem> {
         let spans = self.spans.get(at)?;
         let span = if is_key { &spans.key } else { &spans.value };
         Some(self.problem_at(span.start, path.clone(), message.to_owned()))
     }
 
-    /// Returns a parser's error as a problem.
+    /// Converts a parser's error to a problem.
     pub(super) fn problem_of(&self, error: &toml::de::Error) -> Problem {
         let offset = error.span().unwrap_or(0..0).start;
         if let Some(quote) = self.quotation_mark(offset) {
@@ -186,7 +188,8 @@ impl Text {
         self.problem_at(offset, Path::default(), message)
     }
 
-    /// Returns a problem if the text at `offset` should be in quotes: it says what to type.
+    /// Returns a problem if the value at `offset` is text without quotes. The message shows it in
+    /// quotes.
     fn without_quotes(&self, offset: usize) -> Option<Problem> {
         let line = self.text.get(..offset)?.rfind('\n').map_or(0, |at| at + 1);
         let before = self.text.get(line..offset)?;
@@ -209,8 +212,10 @@ impl Text {
         Some(self.problem_at(start, Path::default(), format!("is text without quotes, expected {typed}")))
     }
 
-    /// Returns the first typographic quotation mark in the line of `offset`, outside of quotes and
-    /// comments as TOML knows them. Word processors and chats put these in place of straight ones.
+    /// Returns the position of the first typographic quotation mark in the line of `offset`.
+    ///
+    /// Word processors and chats put these in place of straight ones. Those inside of TOML's quotes
+    /// or comments are allowed.
     fn quotation_mark(&self, offset: usize) -> Option<(usize, char)> {
         let start = self.text.get(..offset)?.rfind('\n').map_or(0, |at| at + 1);
         let line = self.text.get(start..)?.lines().next()?;
@@ -239,7 +244,7 @@ impl Text {
     }
 }
 
-/// Collects the position of every key and element.
+/// Records the position of every key and list element in the file.
 fn walk(at: &Path, table: &DeTable<'_>, spans: &mut BTreeMap<Path, Spans>) {
     for (key, value) in table {
         let path = at.key(key.get_ref());
@@ -267,8 +272,7 @@ pub fn did_you_mean(word: &str, known: &[&str]) -> String {
     nearest(word, known).map_or_else(String::new, |near| format!(" (did you mean \"{near}\"?)"))
 }
 
-/// Returns the most similar known word. A third of the letters wrong is still a typing mistake;
-/// more is another word.
+/// Returns the known word of the most similar spelling. At most a third of its letters may differ.
 pub(super) fn nearest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
     let distance = |candidate: &str| strsim::damerau_levenshtein(word, candidate);
     let near = known.iter().copied().min_by_key(|candidate| distance(candidate))?;
@@ -285,10 +289,10 @@ pub(super) fn alternatives(words: &[&str]) -> String {
     }
 }
 
-/// The parser's complaints following an unclosed list or table.
+/// The beginnings of the parser's error messages inside an unclosed list or table.
 const INSIDE: [&str; 5] =
     ["unclosed array", "unclosed inline", "missing comma", "missing key for inline", "unexpected `=` in"];
-/// The parser's complaints about a value without quotes, by the value's first letter.
+/// The beginnings of the parser's error messages for a value without quotes.
 const BARE: [&str; 5] =
     ["string values must be quoted", "invalid boolean", "invalid float", "invalid integer", "invalid date"];
 /// The quotation marks of English, French and German text.

@@ -1,4 +1,4 @@
-//! Reads the whole configuration: the keys of the process, and each gate.
+//! Reads the whole configuration: the settings of the process, and each gate.
 
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
@@ -15,7 +15,7 @@ use super::words::Format;
 use super::{candidate, egress, otlp, shared, stores, unmet};
 use crate::spec::{Admin, Gate, Listen, Log, OwnFile, Settings, ShowNames};
 
-/// Reads everything. The result may be used only if nothing was reported.
+/// Reads all settings. They may be used only if no problem was reported.
 pub(super) fn settings(root: &Cursor<'_>) -> Settings {
     let admin = admin(&root.table("admin"));
     let log = log(&root.table("log"));
@@ -79,7 +79,8 @@ impl TextValue for OrOff {
 }
 
 impl TextValue for OwnFile {
-    /// Reads a word or an absolute path. A relative one would depend on where the process starts.
+    /// Reads `auto`, `off` or an absolute path. A relative path would depend on the working
+    /// directory.
     fn parse(text: &str) -> Result<Self, String> {
         match text {
             "auto" => Ok(Self::Auto),
@@ -117,7 +118,7 @@ fn log(at: &Cursor<'_>) -> Log {
     Log { json, level, calls }
 }
 
-/// Reports two listeners with one port.
+/// Reports two listeners on one port.
 fn check_addresses(settings: &Settings, root: &Cursor<'_>) {
     let admin = settings.admin.listen.map(|address| (address, root.at("admin").at("listen")));
     let addresses = listeners(settings, root).into_iter().filter_map(|(listen, at)| match listen {
@@ -128,7 +129,7 @@ fn check_addresses(settings: &Settings, root: &Cursor<'_>) {
     check_taken(admin.into_iter().chain(addresses), collide, is_taken);
 }
 
-/// Reports each value colliding with an earlier one.
+/// Reports each value in conflict with an earlier value, as judged by `collide`.
 fn check_taken<'a, T: Copy>(
     all: impl Iterator<Item = (T, Cursor<'a>)>,
     collide: impl Fn(T, T) -> bool,
@@ -143,7 +144,7 @@ fn check_taken<'a, T: Copy>(
     }
 }
 
-/// Returns every listener for clients, and where it is configured.
+/// Returns every listener for clients, with the position of its key in the configuration.
 fn listeners<'a>(settings: &'a Settings, root: &Cursor<'a>) -> Vec<(&'a Listen, Cursor<'a>)> {
     let of_gate = |(name, gate): (&Arc<str>, &'a Gate)| {
         let at = root.at("gates").at(name).at("listen");
@@ -156,8 +157,7 @@ fn listeners<'a>(settings: &'a Settings, root: &Cursor<'a>) -> Vec<(&'a Listen, 
     settings.gates.iter().flat_map(of_gate).chain(egress).chain(names).collect()
 }
 
-/// Reports two gates with one socket or one folder: each would overwrite what the other's clients
-/// rely on.
+/// Reports two gates with one Unix socket or one folder: each would overwrite the other's files.
 fn check_paths(settings: &Settings, root: &Cursor<'_>) {
     let sockets = listeners(settings, root).into_iter().filter_map(|(listen, at)| match listen {
         Listen::Tcp(_) => None,
@@ -171,8 +171,9 @@ fn check_paths(settings: &Settings, root: &Cursor<'_>) {
     check_taken(sockets.chain(folders), |one: &std::path::Path, other| one == other, is_taken);
 }
 
-/// Returns true if two listeners need the same port. An unspecified address takes it on all, `[::]`
-/// usually that of IPv4 too.
+/// Returns true if two listeners need the same port on the same address.
+///
+/// The address `0.0.0.0` includes all IPv4 addresses, and `[::]` usually all addresses.
 fn collide(one: SocketAddr, other: SocketAddr) -> bool {
     let covers = |wide: SocketAddr, narrow: SocketAddr| {
         wide.ip().is_unspecified() && (wide.is_ipv6() || wide.is_ipv4() == narrow.is_ipv4())
@@ -182,12 +183,12 @@ fn collide(one: SocketAddr, other: SocketAddr) -> bool {
         && (one.ip() == other.ip() || covers(one, other) || covers(other, one))
 }
 
-/// The longest path of the control socket, in bytes. The kernel takes 107, and the socket is made
-/// in a folder of its own first.
+/// The longest path of the control socket, in bytes. The kernel accepts 107, but the socket is
+/// created in a folder of its own first, which has a longer path.
 const MAX_SOCKET: usize = 80;
 const ADMIN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 9464);
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 /// The most threads: more processors are of no use to a gate, as its limiter has one lock.
 const MAX_THREADS: u32 = 64;
-/// The default drain time: within a pod's 30 s, with time to write the last lines.
+/// The default drain time: less than a pod's 30 s, with time left to write the last log lines.
 const DRAIN: Duration = Duration::from_secs(25);

@@ -1,4 +1,4 @@
-//! Writes a configuration file with candidates in the place of the limits in force.
+//! Promotes candidates: writes a configuration file with them in place of the limits in force.
 
 use std::collections::BTreeSet;
 
@@ -6,25 +6,28 @@ use toml::{Table, Value};
 
 use super::candidate::{CANDIDATE, put_in_force};
 
-/// A file without a candidate to promote.
+/// Why no candidate can be promoted.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PromoteError {
     /// There is no such candidate.
     #[error("gates.{0}.candidate is missing in the file, expected a table with the limits to put in force")]
     Missing(String),
-    /// There is none at all.
+    /// No gate of the file has a candidate.
     #[error("no gate of the file has a candidate, expected [gates.NAME.candidate] with the limits to put in force")]
     Nothing,
-    /// It is not TOML.
+    /// The file is not TOML.
     #[error("the file is not TOML: {0}")]
     Syntax(#[from] toml::de::Error),
 }
 
-/// Returns a file's text with the candidate of `gate` in force, or with those of all gates. All other
-/// lines stay as they are; if the file is written in an unusual way, only its values do.
+/// Returns a file's text with the candidate of `gate`, or of all gates if `None`, as limits in
+/// force.
+///
+/// All other lines stay as they are. If this fails because of an unusual layout, the file is
+/// written anew, with the same values but without comments.
 ///
 /// # Errors
-/// There is no such candidate.
+/// There is no candidate, or the file is not TOML.
 pub fn promoted(text: &str, gate: Option<&str>) -> Result<String, PromoteError> {
     let mut file: Table = toml::from_str(text)?;
     let mut lines = text.to_owned();
@@ -46,7 +49,8 @@ pub fn promoted(text: &str, gate: Option<&str>) -> Result<String, PromoteError> 
     Ok(if is_same { lines } else { file.to_string() })
 }
 
-/// Returns the text with these limits in a gate, a line each, and without its candidate.
+/// Returns the text with these limits in the table of a gate, one per line, and without its
+/// candidate.
 fn replaced(text: &str, gate: &str, limits: &Table) -> String {
     let mut rest: BTreeSet<&String> = limits.keys().collect();
     let mut line_of =
@@ -80,7 +84,7 @@ fn replaced(text: &str, gate: &str, limits: &Table) -> String {
     }
 }
 
-/// Returns the keys of a line, from the outer one to that of its value or of its own table.
+/// Returns the path of keys in a line, such as `a`, `b` for `a.b = 1` or `[a.b]`.
 fn steps(line: &str) -> Option<Vec<String>> {
     let mut table: Table = toml::from_str(line).ok()?;
     let mut steps = Vec::new();

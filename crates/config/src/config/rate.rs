@@ -9,7 +9,7 @@ use super::shape::{Shape, describe};
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Rate {
     number: f64,
-    /// The unit behind the slash, and its seconds; `None` for a bare number.
+    /// The unit after the slash, with its length in seconds; `None` for a number per second.
     unit: Option<(&'static str, f64)>,
 }
 
@@ -24,7 +24,7 @@ pub(super) struct RateOrAuto(pub(super) Option<Rate>);
 // === impl Rate ===
 
 impl Rate {
-    /// Makes a rate from a bare number; it is per second.
+    /// Creates a rate from a number per second.
     pub(super) const fn per_second(number: f64) -> Self {
         Self { number, unit: None }
     }
@@ -62,7 +62,7 @@ impl TomlValue for Rate {
     }
 }
 
-/// Implements the values of keys taking a rate or a word.
+/// Implements reading and writing for a rate or a word in its place.
 macro_rules! or_word {
     ($($type:ident: $word:literal),+) => {
         $(impl TomlValue for $type {

@@ -1,5 +1,6 @@
-//! The record of what was read: the keys of every table in the order of the documentation, and the
-//! values in force. The effective configuration is printed from it.
+//! The record of all keys read so far, in the order of the documentation, with the values in force.
+//!
+//! The effective configuration is printed from it, and any other key in the file is a mistake.
 
 use std::collections::BTreeMap;
 
@@ -12,8 +13,9 @@ use super::shape::Shape;
 #[derive(Debug, Default)]
 pub(super) struct Record(BTreeMap<Path, Vec<RecordKey>>);
 
-/// The part of a table that stands below its key `name`, too: these keys. Of their tables the
-/// `hidden` keys are not in force there.
+/// A part of a table to record a second time, below the table's key `name`.
+///
+/// The part consists of `keys`. Each of `hidden` is a table and its key that is not in force there.
 #[derive(Debug)]
 pub(super) struct Grafted<'a> {
     pub(super) name: &'a str,
@@ -21,7 +23,7 @@ pub(super) struct Grafted<'a> {
     pub(super) hidden: &'a [[&'a str; 2]],
 }
 
-/// A known key.
+/// A known key of a table.
 #[derive(Clone, Debug)]
 pub(super) struct RecordKey {
     pub(super) name: String,
@@ -45,12 +47,12 @@ impl Record {
         self.0.entry(table.key(name)).or_default();
     }
 
-    /// Records the value in force of a key.
+    /// Records the value in force for a key.
     pub(super) fn set(&mut self, table: &Path, name: &str, shape: Shape, value: Value) {
         self.key(table, name, shape).in_force = InForce::Value(value);
     }
 
-    /// Records a key, and returns its record.
+    /// Returns the record of a key, and adds it if it is new.
     pub(super) fn key(&mut self, table: &Path, name: &str, shape: Shape) -> &mut RecordKey {
         let keys = self.0.entry(table.clone()).or_default();
         let index = keys.iter().position(|key| key.name == name).unwrap_or_else(|| {
@@ -60,7 +62,7 @@ impl Record {
         &mut keys[index]
     }
 
-    /// Adds a part of another record's `table`.
+    /// Copies a part of `table` from another record into this one.
     pub(super) fn graft(&mut self, other: &Self, table: &Path, part: &Grafted<'_>) {
         self.open(table, part.name, Shape::Table, true);
         let place = table.key(part.name);
@@ -90,7 +92,7 @@ impl Record {
         self.0.iter().map(|(path, keys)| (path, keys.as_slice()))
     }
 
-    /// Returns the keys of `root` that were never read, and so do not exist.
+    /// Returns the unknown keys in `root`: those never read.
     pub(super) fn unknown(&self, root: &Value) -> Vec<Path> {
         let mut unknown = Vec::new();
         for (path, known) in &self.0 {
@@ -103,17 +105,17 @@ impl Record {
         unknown
     }
 
-    /// Prints what is in force as TOML: every key with its value, as in a file saying the same.
+    /// Formats the configuration in force as a TOML file with every key.
     ///
-    /// Secrets appear only as names of files. Built-in classes appear by name, without what they
-    /// match: that cannot be written as patterns.
+    /// Instead of secrets it has the names of their files. Built-in classes appear without the
+    /// calls that they match, because patterns cannot express these.
     pub(super) fn effective(&self) -> String {
         let mut out = String::new();
         self.print_tables(&Path::default(), &mut out);
         out
     }
 
-    /// Prints a table under its header. Inside a list, everything is printed inline.
+    /// Writes a table under its header. Tables in a list are written inline, each on one line.
     fn print(&self, header: &str, table: &Path, is_inline: bool, out: &mut String) {
         let gap = if out.is_empty() { "" } else { "\n" };
         *out += &format!("{gap}{header}\n");
@@ -140,7 +142,7 @@ impl Record {
         }
     }
 
-    /// Returns what is in force for a key, if it fits on its line.
+    /// Returns the value in force of a key as TOML, if it can be written on one line.
     fn text(&self, key: &RecordKey, table: &Path, is_inline: bool) -> Option<String> {
         let at = table.key(&key.name);
         match (&key.in_force, key.shape) {
@@ -152,7 +154,7 @@ impl Record {
         }
     }
 
-    /// Returns a table as `{ key = value, ... }`, if anything of it is in force.
+    /// Returns a table as `{ key = value, ... }`, if any of its keys is in force.
     fn inline(&self, table: &Path) -> Option<String> {
         let text = |key: &RecordKey| Some(format!("{} = {}", key.name, self.text(key, table, true)?));
         let texts: Vec<String> = self.keys(table).iter().filter_map(text).collect();

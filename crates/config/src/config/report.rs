@@ -1,4 +1,4 @@
-//! Collects what reading a configuration finds. No problem stops the search for the next.
+//! Collects the problems and warnings found while a configuration is read.
 
 use std::cell::{RefCell, RefMut};
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use super::problems::{Problem, Text, Variable};
 use super::record::Record;
 use super::shape::Shape;
 
-/// What reading a configuration has found so far: problems, warnings, the files it names, and the
+/// The findings of reading a configuration so far: problems, warnings, the files it names, and the
 /// record of keys.
 #[derive(Debug)]
 pub(super) struct Report<'a> {
@@ -23,7 +23,7 @@ pub(super) struct Report<'a> {
     findings: RefCell<Findings>,
 }
 
-/// What reading a configuration without problems has found.
+/// The findings of reading a configuration without problems.
 #[derive(Debug, Default)]
 pub(super) struct Findings {
     pub(super) warnings: Vec<String>,
@@ -42,7 +42,7 @@ impl<'a> Report<'a> {
         RefMut::map(self.findings.borrow_mut(), |findings| &mut findings.record)
     }
 
-    /// Returns an empty report about the same text under other variables.
+    /// Returns an empty report about the same text, with other environment variables.
     pub(super) fn beside<'b>(&self, variables: &'b [Variable]) -> Report<'b>
     where
         'a: 'b,
@@ -54,7 +54,7 @@ impl<'a> Report<'a> {
         self.variables
     }
 
-    /// True if this has been reported.
+    /// Returns true if a problem with the same key and message was reported already.
     pub(super) fn has(&self, problem: &Problem) -> bool {
         let is_same = |known: &Problem| known.path() == problem.path() && known.message() == problem.message();
         self.problems.borrow().iter().any(|(known, _)| is_same(known))
@@ -64,8 +64,9 @@ impl<'a> Report<'a> {
         !self.problems.borrow().is_empty()
     }
 
-    /// Reports a wrong value at `path` or, if `at_key`, a wrong key, whatever its value. The report
-    /// is dropped if one of the keys `given` is wrong.
+    /// Reports a problem at `path`: with the key itself if `at_key`, otherwise with its value.
+    ///
+    /// The problem is dropped if one of the keys `given` has a problem of its own.
     pub(super) fn problem(&self, path: &Path, message: impl Into<String>, at_key: bool, given: &[Path]) {
         self.problems.borrow_mut().push((self.locate(path, message.into(), at_key), given.to_vec()));
     }
@@ -85,19 +86,20 @@ impl<'a> Report<'a> {
         self.text.place(path)
     }
 
-    /// Reports something a user should know, although it works.
+    /// Reports a warning: the configuration works, but the user should know of this.
     pub(super) fn warn(&self, path: &Path, message: impl Into<String>) {
         self.findings.borrow_mut().warnings.push(self.locate(path, message.into(), true).to_string());
     }
 
-    /// Records a file to check; `path` is the key naming it, `holds` what it must contain.
+    /// Records a file to be checked later. `path` is its key, `holds` its expected content.
     pub(super) fn file(&self, file: PathBuf, holds: FileContent, path: &Path) {
         let problem = self.locate(path, String::new(), false);
         self.findings.borrow_mut().files.push(NamedFile { path: file, holds, problem });
     }
 
-    /// Converts the text of a variable to its key's number or truth value. Text that is neither
-    /// stays text and is a problem, and so is `2.5` for a whole number.
+    /// Converts the text of an environment variable to the number or boolean needed by its key.
+    ///
+    /// Returns `None` for values from the file, and for text that is neither: it is reported later.
     pub(super) fn scalar(&self, path: &Path, value: &Value, shape: Shape) -> Option<Value> {
         let is_wanted = matches!(
             shape,
@@ -111,7 +113,7 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// Reports the unknown keys of `root`, and returns what they may have been meant to be.
+    /// Reports the unknown keys of `root`. Returns known keys as suggestions.
     fn check_unknown(&self, root: &Value) -> Vec<Path> {
         let mut all_meant = Vec::new();
         let unknown = self.record().unknown(root);
@@ -128,8 +130,7 @@ impl<'a> Report<'a> {
         all_meant
     }
 
-    /// Returns the problems of variables setting nothing, and the keys they may have been meant
-    /// for.
+    /// Returns a problem for each of these unknown variables, and the keys the user may have meant.
     fn check_strays(&self, strays: &[String]) -> (Vec<Problem>, Vec<Path>) {
         let record = self.record();
         let found: Vec<_> = strays.iter().map(|name| (name, meant::by_variable(name, &record))).collect();
@@ -144,11 +145,14 @@ impl<'a> Report<'a> {
         (problems, found.into_iter().filter_map(|(_, meant)| meant?.key).collect())
     }
 
-    /// Ends the reading of `root`; `strays` are variables that look like tidegate's but set
-    /// nothing. If nothing else is wrong, they are only a warning.
+    /// Ends the reading of `root`. Returns the findings, or all problems.
+    ///
+    /// `strays` are variables that look like tidegate's but set nothing. If nothing else is wrong,
+    /// they are only warnings.
     ///
     /// # Errors
-    /// All problems: those of the whole, then of variables by name, then from the top of the file.
+    /// All problems: first of the whole file, then of variables by name, then from the top of the
+    /// file.
     pub(super) fn finish(
         self,
         root: &Value,
@@ -170,7 +174,7 @@ impl<'a> Report<'a> {
         Err(problems)
     }
 
-    /// Makes a problem with `path` without reporting it.
+    /// Returns a problem with `path` and its location, without reporting it.
     fn locate(&self, path: &Path, message: String, at_key: bool) -> Problem {
         let of = |variable: &Variable| Problem::of_variable(&variable.name, path.clone(), message.as_str());
         let setting = self.variables.iter().find(|variable| path.starts_with(&variable.path)).map(of);
@@ -190,8 +194,8 @@ impl<'a> Report<'a> {
     }
 }
 
-/// Drops problems caused by others: those that depend on a key with a problem, or on a key that an
-/// unknown one was `meant` to be.
+/// Drops consequences of other problems: problems depending on a wrong key, or on a key misspelt as
+/// one of `meant`.
 fn causes(found: Vec<(Problem, Vec<Path>)>, meant: &[Path]) -> Vec<Problem> {
     let (mut causes, others): (Vec<_>, Vec<_>) = found.into_iter().partition(|(_, given)| given.is_empty());
     for (problem, given) in others {

@@ -15,12 +15,12 @@ pub(super) use self::file::schema;
 pub use self::file::{load, load_text};
 use crate::api::Verb;
 
-/// A scenario: what is simulated, and for how long.
+/// A scenario for `tidegate simulate`: what is simulated, and for how long.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scenario {
-    /// The title of the picture: its subject in a few words.
+    /// The title of the chart: its subject in a few words.
     pub title: String,
-    /// The simulated time.
+    /// The simulated length of time.
     pub length: Duration,
     /// The seed for the random times of changes.
     pub seed: u64,
@@ -30,26 +30,26 @@ pub struct Scenario {
     pub store: StoreModel,
     /// The simulated controllers.
     pub controllers: Vec<ControllerModel>,
-    /// The leases leaders renew.
+    /// The leases of the scenario.
     pub leases: Vec<Lease>,
-    /// The limits to simulate; empty for the default ones.
+    /// The limits to compare; the default limits if empty.
     pub limits: Vec<LimitsOf>,
 }
 
 /// The behaviour of the simulated API.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Upstream {
-    /// The response time of a call when there is nothing else to do.
+    /// The response time of the API while it is idle.
     pub latency: Duration,
-    /// The most calls the upstream serves per second; faster calls wait inside it, and are answered
-    /// with 429 past a second of that.
+    /// The most calls the API serves per second. Further calls wait inside it for at most a second,
+    /// and beyond that get a response 429.
     pub capacity: Option<f64>,
-    /// The most calls the upstream serves at a time, as with API priority and fairness. More calls
+    /// The most calls the API serves at a time, as with API priority and fairness. Further calls
     /// wait, at most 300 of each controller, and controllers take turns.
     pub seats: Option<u32>,
-    /// The times of failing calls.
+    /// The periods of failing calls.
     pub failures: Vec<FailureSpan>,
-    /// The quota of all gates together; calls beyond it are only counted.
+    /// The quota for all gates together; calls beyond it are counted, but do not fail.
     pub quota: Option<UpstreamQuota>,
 }
 
@@ -58,38 +58,38 @@ pub struct Upstream {
 pub struct UpstreamQuota {
     /// How many calls per second the quota allows.
     pub rate: f64,
-    /// How many calls at once the quota allows.
+    /// The largest number of calls at once within the quota.
     pub burst: u32,
 }
 
 /// The behaviour of the simulated store of shared buckets.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StoreModel {
-    /// The time from a request to its answer.
+    /// The round-trip time from a gate's request to the store's reply.
     pub rtt: Duration,
     /// The longest time a gate waits for an answer.
     pub timeout: Duration,
-    /// The outages of the store.
+    /// The periods without replies from the store.
     pub outages: Vec<Outage>,
-    /// The losses of the store's data.
+    /// The store's losses of data.
     pub losses: Vec<Loss>,
     /// The jumps of the store's clock.
     pub clock: Vec<ClockJump>,
 }
 
-/// An outage of a store.
+/// A period without replies from a store.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outage {
     /// The start of the outage.
     pub from: Duration,
     /// The end of the outage.
     pub to: Duration,
-    /// The gates getting no answer, counted from one; empty for all.
+    /// The gates without a reply, counted from one; all gates if empty.
     pub gates: Vec<usize>,
 }
 
 impl Outage {
-    /// Returns true if the gate with this index gets no answer at `time` since the start.
+    /// Returns true if the gate with this index gets no reply at `time`, counted from the start.
     #[must_use]
     pub fn keeps_out(&self, gate: usize, time: Duration) -> bool {
         (self.gates.is_empty() || self.gates.contains(&(gate + 1))) && (self.from..self.to).contains(&time)
@@ -99,9 +99,9 @@ impl Outage {
 /// A loss of a store's data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Loss {
-    /// When the data is lost.
+    /// When the store loses data.
     pub at: Duration,
-    /// How far back the state is that the store returns to; `None` if it loses everything.
+    /// The age of the data restored after the loss; `None` if everything is lost.
     pub back: Option<Duration>,
 }
 
@@ -123,16 +123,16 @@ pub enum Jump {
     Back(Duration),
 }
 
-/// A time of failing calls.
+/// A period of failing calls.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FailureSpan {
     /// The start of the failures.
     pub from: Duration,
     /// The end of the failures.
     pub to: Duration,
-    /// The HTTP status failing calls get.
+    /// The HTTP status of the failed responses.
     pub status: u16,
-    /// The controllers with failing calls; empty for all of them, leases aside.
+    /// The controllers with failing calls; empty for all controllers. Leases are not affected.
     pub controllers: Vec<String>,
     /// The fraction of the controllers' objects with failing calls.
     pub share: f64,
@@ -149,22 +149,22 @@ pub struct ControllerModel {
     pub resource: String,
     /// The namespace of the controller's objects.
     pub namespace: String,
-    /// The number of the controller's objects.
+    /// The number of objects of each copy of the controller.
     pub objects: usize,
     /// How many objects the controller reconciles at a time; `None` for all of them.
     pub workers: Option<usize>,
-    /// The index of the controller whose queue and workers this one uses; `None` for its own.
+    /// The index of another controller, to use its queue and workers; `None` for its own.
     pub workers_of: Option<usize>,
-    /// The times of changes to the controller's objects.
+    /// When the controller's objects change.
     pub changes: Changes,
     /// The calls of a reconcile, in order.
     pub verbs: Vec<Verb>,
-    /// The time of the controller's next attempt at an object after a failure.
+    /// When the controller tries an object again after a failure.
     pub requeue: Requeue,
     /// The number of copies of the controller, each with objects of its own.
     pub replicas: usize,
-    /// The gate of the first copy, counted from one; each further copy has the next. Zero: it calls
-    /// the API without a gate.
+    /// The gate of the first copy, counted from one; each further copy uses the next gate. Zero
+    /// means that the controller calls the API without a gate.
     pub gate: usize,
 }
 
@@ -180,9 +180,9 @@ pub enum Changes {
     Steadily {
         /// The average number of changes per second.
         rate: f64,
-        /// The time of the first change.
+        /// When the changes begin.
         from: Duration,
-        /// The time of the last change; `None` for the end of the run.
+        /// When the changes end; `None` for the end of the run.
         to: Option<Duration>,
     },
 }
@@ -190,7 +190,7 @@ pub enum Changes {
 /// When an object is tried again after a failure.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Requeue {
-    /// The controller tries again at once, so that all waiting is left to the gate.
+    /// At once: the controller has no backoff, and all waiting happens in the gate.
     AtOnce,
     /// The controller tries again after a delay, as in a work queue: `base * 2^n`, at most `max`.
     Backoff {
@@ -198,12 +198,13 @@ pub enum Requeue {
         base: Duration,
         /// The longest delay.
         max: Duration,
-        /// The bucket for the retries of all objects together, as in client-go's classic limiter.
+        /// The bucket for the retries of all objects together, if there is one, as in client-go's
+        /// classic limiter.
         overall: Option<OverallBucket>,
     },
 }
 
-/// A bucket for the retries of all objects of a queue.
+/// A token bucket for the retries of all objects of a queue.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct OverallBucket {
     /// Tokens per second.
@@ -212,30 +213,30 @@ pub struct OverallBucket {
     pub burst: u32,
 }
 
-/// A lease a leader must renew.
+/// A lease to be renewed by a leader.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Lease {
     /// The name of the lease.
     pub name: String,
     /// The interval of renewals.
     pub every: Duration,
-    /// How long the leader may fail to renew the lease before it gives up leading.
+    /// How long the leader may fail to renew the lease before it loses the leadership.
     pub deadline: Duration,
 }
 
-/// Limits to simulate, from a gate of a configuration file.
+/// Limits to simulate, taken from a gate of a configuration file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LimitsOf {
     /// The name of the limits in the results.
     pub name: String,
     /// The configuration file.
     pub config: PathBuf,
-    /// The gate in this file; `None` for the only one.
+    /// The gate in this file; `None` if the file has only one.
     pub gate: Option<String>,
 }
 
 impl Scenario {
-    /// Returns the number of gates.
+    /// Returns the number of gates in the scenario.
     pub fn gates(&self) -> usize {
         let gated = self.controllers.iter().filter(|one| one.gate > 0);
         gated.map(|one| one.gate + one.replicas - 1).max().unwrap_or(1)
@@ -249,7 +250,7 @@ impl Default for Upstream {
 }
 
 impl Default for StoreModel {
-    /// Returns a store without faults in the same cluster.
+    /// Returns a store in the same cluster, without failures.
     fn default() -> Self {
         let rtt = Duration::from_millis(1);
         let timeout = Duration::from_millis(250);

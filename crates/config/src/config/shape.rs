@@ -1,18 +1,18 @@
-//! The forms of values in TOML.
+//! The forms of values in TOML, and how messages show values.
 
 use toml::Value;
 
-/// The form of a value in TOML. The JSON Schema is made from these.
+/// The form of a key's value in TOML. The JSON Schema is made from these forms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Shape {
     Text,
     Truth,
-    /// A whole number, at least this.
+    /// A whole number not below this one.
     Whole(u32),
-    /// A whole number of at most 32 bits, at least this.
+    /// A whole number of at most 32 bits, not below this one.
     Whole32(u32),
     Number,
-    /// A rate: a number per second, or so many in a unit of time.
+    /// A rate: a number per second, or text such as `"5000/h"`.
     Rate,
     /// A rate, or this word.
     RateOr(&'static str),
@@ -33,9 +33,9 @@ pub(super) enum Shape {
     Table,
     /// A table, or `off`.
     TableOrOff,
-    /// A table, or text instead of its first key.
+    /// A table, or a text in place of a table with only its first key.
     TableOrText,
-    /// A limit: a table or `off`, shown on one line.
+    /// A limit: a table or `off`. The effective configuration shows it on one line.
     Limit,
     TablesByName,
     ListOfTables,

@@ -1,4 +1,4 @@
-//! Reads how a bucket is shared with other gates.
+//! Reads how a gate's buckets are shared with other gates.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
@@ -12,7 +12,7 @@ use crate::limit::policy::{BucketPolicy, Outage, Per, SharedId, SharedPolicy};
 use crate::limit::{Policy, SharedLimits};
 use crate::spec::{Settings, Store};
 
-/// The first bucket with a shared name, to compare others with.
+/// The first bucket found with some shared name. Others of the same name must have the same limits.
 struct FirstBucket {
     rate: f64,
     burst: NonZeroU32,
@@ -20,7 +20,7 @@ struct FirstBucket {
     at: String,
 }
 
-/// For each store and shared name, the keys that configure such a bucket.
+/// The keys configuring each shared bucket, by the bucket's store and shared name.
 type Users<'a> = BTreeMap<(Arc<str>, Arc<str>), Vec<Cursor<'a>>>;
 
 /// Reads the key `shared` of a bucket.
@@ -30,8 +30,10 @@ pub(super) fn shared(bucket_at: &Cursor<'_>, bucket: Option<&BucketPolicy>) -> O
     Some(shared)
 }
 
-/// Shares every bucket of a gate that has no `shared` of its own. The name is that of the gate's
-/// `shared`, for the bucket of a class with the class behind it.
+/// Shares all buckets of a gate with the key `shared`, except buckets with their own `shared`.
+///
+/// The gate's bucket gets the name in `shared`. A class's bucket gets the same name, a dot, and the
+/// name of the class.
 pub(super) fn share_all(gate_at: &Cursor<'_>, policy: &mut Policy) {
     let at = gate_at.table_or_text("shared");
     let Some(shared) = read(&at) else { return };
@@ -58,7 +60,7 @@ pub(super) fn share_all(gate_at: &Cursor<'_>, policy: &mut Policy) {
     }
 }
 
-/// Reads the settings of sharing, for a bucket or for all of a gate.
+/// Reads a table `shared`, of a bucket or of a gate.
 fn read(at: &Cursor<'_>) -> Option<SharedPolicy> {
     let name = at.name_or_text("name");
     let store: Option<String> = at.option("store", None);
@@ -90,13 +92,13 @@ fn read(at: &Cursor<'_>) -> Option<SharedPolicy> {
     Some(SharedPolicy { name, store, weight, lease, outage, members, pauses })
 }
 
-/// Returns true if a shared bucket of a gate is split into parts.
+/// Returns true if a shared bucket is split: a separate one for each caller, account or action.
 pub(super) fn has_parts(policy: &Policy) -> bool {
     let of_classes = policy.classes.iter().map(|class| class.bucket);
     of_classes.chain([policy.bucket]).flatten().any(|bucket| bucket.shared.is_some() && bucket.per != Per::Gate)
 }
 
-/// Reports `shared` at a bucket that cannot be shared.
+/// Reports the key `shared` at a bucket of the wrong kind, such as the retry bucket.
 pub(super) fn not_shared(bucket_at: &Cursor<'_>, bucket: Option<&BucketPolicy>) {
     if shared(bucket_at, bucket).is_some() {
         let message = "can only be set for the bucket of the gate or of a class; each gate limits its own retries";
@@ -114,7 +116,7 @@ fn check_name(name: &str, at: &Cursor<'_>) {
     }
 }
 
-/// Checks a bucket's limits against how it is shared.
+/// Checks a shared bucket's rate, burst and other keys.
 fn check_bucket(at: &Cursor<'_>, bucket: &BucketPolicy, shared: &SharedPolicy) {
     if bucket.per == Per::Flow {
         let message = "is \"flow\", but flows are those of one gate, so gates cannot share a bucket for each; \
@@ -146,14 +148,15 @@ fn check_bucket(at: &Cursor<'_>, bucket: &BucketPolicy, shared: &SharedPolicy) {
     }
 }
 
-/// Returns the smallest burst of a shared bucket with this lease. (With a small burst, `auto` means
-/// a short lease.)
+/// Returns the smallest sensible burst of a shared bucket with this lease. For a lease of `auto`,
+/// it is computed with the shortest lease, which `auto` chooses for small bursts.
 fn least_burst(rate: f64, lease: Option<Duration>) -> f64 {
     let lease = lease.unwrap_or(SHORTEST_LEASE);
     (1.0 + rate * lease.as_secs_f64()).ceil().max(2.0)
 }
 
-/// Finds the store of each shared bucket, and reports buckets of one name with different limits.
+/// Sets the store of each shared bucket, and reports buckets of the same name with different
+/// limits.
 pub(super) fn check_together(settings: &mut Settings, root: &Cursor<'_>) {
     let Settings { stores, gates, .. } = settings;
     let mut seen = BTreeMap::<_, FirstBucket>::new();
@@ -206,7 +209,7 @@ pub(super) fn check_together(settings: &mut Settings, root: &Cursor<'_>) {
     }
 }
 
-/// Warns of buckets no other gate can share.
+/// Warns of shared buckets with one user: no other gate here shares them, and no other process can.
 fn warn_of_alone(users: &Users<'_>) {
     let is_alone = |store: &str, at: &[Cursor<'_>]| store.is_empty() && at.len() == 1;
     let shared = users.iter().filter(|((store, _), at)| !is_alone(store, at)).flat_map(|(_, at)| at);
@@ -223,15 +226,16 @@ fn warn_of_alone(users: &Users<'_>) {
     }
 }
 
-/// Returns the rate of a gate that has not reached the store of this bucket yet, if it is so low
-/// that the gate would seem to stand still.
+/// Returns the rate of a gate before it first reaches the store of this bucket. `None` unless the
+/// rate is so low that the gate would seem to hang.
 fn slow_alone(bucket: &BucketPolicy, shared: &SharedPolicy) -> Option<f64> {
     let part = bucket.rate / f64::from(shared.members.get());
     let goes_on = shared.outage == Outage::Share && !shared.store.is_empty();
     (goes_on && part < LEAST_PART).then_some(part)
 }
 
-/// Warns of buckets that are slow without their store: for each key once, of the slowest.
+/// Warns of gates with a very low rate before they reach their store. Each key gets one warning,
+/// with the slowest bucket.
 fn warn_of_slow(mut slow: Vec<(Cursor<'_>, Arc<str>, f64)>) {
     slow.sort_by(|one, other| one.2.total_cmp(&other.2));
     let mut told = BTreeSet::new();
@@ -249,7 +253,7 @@ fn warn_of_slow(mut slow: Vec<(Cursor<'_>, Arc<str>, f64)>) {
 // === impl FirstBucket ===
 
 impl FirstBucket {
-    /// Reports a bucket of the same name with other limits.
+    /// Reports a bucket of the same name with limits different from this first one.
     fn check(&self, bucket: &BucketPolicy, name: &str, at: &Cursor<'_>) {
         let Self { rate, burst, per, at: first } = self;
         if (*rate, *burst) != (bucket.rate, bucket.burst) {
@@ -264,8 +268,9 @@ impl FirstBucket {
     }
 }
 
-/// Finds the store of a shared bucket: the one it names, or the only one. If none is configured it
-/// is in memory.
+/// Sets the store of a shared bucket: its configured store, or else the only one.
+///
+/// Without any store in the configuration, the bucket is shared only by the gates of this process.
 fn resolve(shared: &mut SharedPolicy, stores: &[Store], at: &Cursor<'_>) {
     let names: Vec<&str> = stores.iter().map(|store| &*store.name).collect();
     match (&*shared.store, stores) {
@@ -293,18 +298,19 @@ fn resolve(shared: &mut SharedPolicy, stores: &[Store], at: &Cursor<'_>) {
     }
 }
 
-/// The separator between a gate's shared name and a class; configured names do not contain it.
+/// The separator between a gate's shared name and a class name; neither can contain it.
 const OF: char = '.';
-/// The largest weight.
+/// The largest weight of a gate at a shared bucket.
 const HEAVIEST: u32 = 100;
 const SHORTEST_LEASE: Duration = Duration::from_millis(100);
 const LEASES: std::ops::RangeInclusive<Duration> = SHORTEST_LEASE..=Duration::from_secs(60);
 const LONGEST_NAME: usize = 64;
-/// The number of gates to assume before the store has answered.
+/// The default for `members`: the number of gates to assume until the store has replied.
 const MEMBERS: NonZeroU32 = NonZeroU32::MIN.saturating_add(9);
-/// With more gates than this the store's script takes a good part of a millisecond.
+/// The most gates at a store without a warning: with more of them, the store's script takes a good
+/// part of a millisecond.
 const MANY: u32 = 100;
-/// The rate below which a gate without its store seems to stand still.
+/// The least rate, in calls per second, of a gate without its store; below, it would seem to hang.
 const LEAST_PART: f64 = 0.1;
-/// The highest rate of a shared bucket: its time per token is kept in quarters of a microsecond.
+/// The highest rate of a shared bucket: its time per token is stored in quarters of a microsecond.
 const FASTEST: f64 = 10_000.0;

@@ -1,4 +1,4 @@
-//! Reads how a gate reacts to an upstream's rate-limit signals.
+//! Reads how a gate reacts to the rate-limit signals in an upstream's responses.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::api::{PausePolicy, Scope, Signal, Signals};
 use crate::classify::ApiKind;
 use crate::limit::quota::QuotaKind;
 
-/// Reads `signals` of a gate: what to obey, and how long to pause.
+/// Reads the table `signals`: the signals to obey, and how long to pause.
 pub(super) fn throttling(at: &Cursor<'_>, kind: ApiKind) -> PausePolicy {
     let honour = at.get("honour", [Signal::RetryAfter].into_iter().collect::<Signals>());
     let scope = at.get("scope", Scope::Key);
@@ -25,7 +25,7 @@ pub(super) fn throttling(at: &Cursor<'_>, kind: ApiKind) -> PausePolicy {
     PausePolicy { kubernetes: kind == ApiKind::Kubernetes, honour, scope, max_pause, reserve, quota, pace }
 }
 
-/// Reports a reserve if no obeyed signal says how much of a quota is left.
+/// Reports a useless `reserve`: no obeyed signal tells how much of a quota remains.
 fn check_reserve(reserve: f64, honour: Signals, scope: Scope, signals: &Cursor<'_>) {
     let at = signals.at("reserve");
     let telling = |signal: &Signal| signal.tells_quota();

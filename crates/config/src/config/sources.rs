@@ -1,5 +1,4 @@
-//! Reads where calls go and with which credentials: upstream, TLS on both sides, the credential of
-//! an external API.
+//! Reads the upstream of a gate, TLS on both sides, and the credential of an external API.
 
 use std::path::PathBuf;
 
@@ -15,7 +14,7 @@ use super::words::Mode;
 use crate::classify::ApiKind;
 use crate::spec::{CredentialFile, Credentials, Gate, ListenerTls, Source, TlsMode, UpstreamTls};
 
-/// Reads where calls go.
+/// Reads the source of the upstream's address and credentials.
 pub(super) fn upstream(gate: &Cursor<'_>, kind: ApiKind) -> Option<Source> {
     let upstream = gate.option::<Source>("upstream", None);
     let at = gate.at("upstream");
@@ -31,7 +30,7 @@ pub(super) fn upstream(gate: &Cursor<'_>, kind: ApiKind) -> Option<Source> {
     upstream
 }
 
-/// Reads TLS on both sides and the credential of an external API.
+/// Reads TLS on both sides of the gate, and the gate's credential for an external API.
 pub(super) fn tls_and_credential(
     gate: &Cursor<'_>,
     upstream: Option<&Source>,
@@ -57,8 +56,8 @@ pub(super) fn tls_and_credential(
     (tls, upstream_tls, credential.and_then(|at| self::credential(&at)))
 }
 
-/// Checks what the gate's own credentials need besides: something to authenticate with, and clients
-/// that may use it.
+/// Checks the gate's own credentials against its other settings: it must have some, and only
+/// permitted clients may be able to use them.
 pub(super) fn check_together(gate: &Gate, at: &Cursor<'_>) {
     if gate.identity.credentials == Credentials::Inject {
         let credentials = at.at("credentials");
@@ -145,7 +144,7 @@ fn listener_tls(at: &Cursor<'_>) -> ListenerTls {
     ListenerTls { mode, names, write_to, client_ca }
 }
 
-/// Returns true for a host without a port.
+/// Returns true for a valid host name without a port.
 fn is_host_name(name: &str) -> bool {
     name.parse::<http::uri::Authority>().is_ok_and(|parsed| parsed.as_str() == parsed.host())
 }

@@ -55,7 +55,7 @@ fn store(name: &str, at: &Cursor<'_>) -> Option<Store> {
     Some(Store { name, address, has_tls, tls, user, password_file, sentinel, prefix, timeout })
 }
 
-/// Reads `user` and `password_file`.
+/// Reads the login at a store: `user` and `password_file`.
 fn login(at: &Cursor<'_>) -> StoreLogin {
     let login = StoreLogin { user: at.get("user", None), password_file: at.file("password_file", FileContent::Secret) };
     if login.user.is_some() && login.password_file.is_none() {
@@ -119,7 +119,7 @@ fn url(text: &str) -> Result<Url, String> {
     Ok(Url { address, has_tls })
 }
 
-/// Reads a host, with or without a port. The error says what is wrong with it.
+/// Reads a host, with or without a port. The error describes what is wrong with it.
 fn endpoint(text: &str, port: u16) -> Result<Endpoint, String> {
     let authority: http::uri::Authority = match text {
         "" => return Err("names no host".to_owned()),

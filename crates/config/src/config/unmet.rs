@@ -1,7 +1,6 @@
-//! Warns of keys without effect because of other keys, although each is valid by itself.
+//! Warns of valid keys without effect, because of other keys.
 //!
-//! Only keys in the file or in a variable are warned of; a preset may set one that another key
-//! makes useless.
+//! Keys of a preset cause no warning: only those in the file or in a variable do.
 
 use super::cursor::Cursor;
 use crate::classify::{Matcher, PatternList, RuleMatch};
@@ -9,26 +8,26 @@ use crate::limit::Policy;
 use crate::limit::policy::{BucketPolicy, ClassPolicy, Combine, InFlight, Lane, Per, Strategy};
 use crate::spec::{Hosts, PlainHttp, Settings};
 
-/// A gate's limits, and which calls each class can get.
+/// A gate's limits, to be checked for limits without effect.
 pub(super) struct LimitsInUse<'a> {
     policy: &'a Policy,
-    /// For each class, the calls that can reach it.
+    /// For each class, whether calls can get into it.
     reach: &'a [Reach],
     at: &'a Cursor<'a>,
 }
 
-/// Which calls a class can get.
+/// Whether calls can get into a class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reach {
-    /// Every matching call.
+    /// The class gets every matching call.
     Calls,
-    /// No calls: the earlier class at this index matches all of them.
+    /// The class gets no calls: the earlier class at this index matches all of them.
     Covered(usize),
-    /// No calls of its own: it matches nothing, but other classes are within it.
+    /// The class gets no calls: it matches none, and serves only as the outer class of others.
     Within,
 }
 
-/// Returns which calls each class can get, in their order.
+/// Returns for each class whether calls can get into it. `matchings` are in the order of matching.
 pub(super) fn reach<'m>(matchings: impl Iterator<Item = Option<&'m RuleMatch>>) -> Vec<Reach> {
     let matchings: Vec<_> = matchings.collect();
     let covering = |narrow: &RuleMatch, place| {
@@ -42,8 +41,8 @@ pub(super) fn reach<'m>(matchings: impl Iterator<Item = Option<&'m RuleMatch>>) 
     matchings.iter().enumerate().map(reach).collect()
 }
 
-/// Returns true if every call matching `narrow` also matches `wide`, as far as the patterns'
-/// texts tell.
+/// Returns true if every call matching `narrow` also matches `wide`. Patterns are compared only as
+/// texts.
 fn covers(wide: &RuleMatch, narrow: &RuleMatch) -> bool {
     let (wide, narrow) = match (wide, narrow) {
         (RuleMatch::Everything, _) => return true,
@@ -69,7 +68,7 @@ impl<'a> LimitsInUse<'a> {
         Self { policy, reach, at }
     }
 
-    /// Warns of every key without effect.
+    /// Warns of every limit without effect.
     pub(super) fn warn(&self) {
         self.of_gate();
         self.passed_by();
@@ -81,7 +80,7 @@ impl<'a> LimitsInUse<'a> {
         }
     }
 
-    /// Returns the classes within reach of calls, except exempt ones.
+    /// Returns the classes with limited calls: not exempt, and reached by calls.
     fn waiting(&self) -> impl Iterator<Item = &ClassPolicy> {
         let classes = self.policy.classes.iter().zip(self.reach);
         classes.filter(|(class, reach)| **reach == Reach::Calls && class.lane != Lane::Exempt).map(|(class, _)| class)
@@ -116,8 +115,8 @@ impl<'a> LimitsInUse<'a> {
         idle("per_key", self.waiting().any(|class| class.per_key.is_some()), why);
     }
 
-    /// Warns if no call takes tokens of the gate's own bucket, because the preset's classes use
-    /// only theirs.
+    /// Warns if the preset's classes take no tokens of the gate's own bucket, but only of their
+    /// own.
     fn passed_by(&self) {
         let at = self.at.at("bucket");
         let is_of_preset = |class: &&ClassPolicy| {
@@ -135,7 +134,7 @@ impl<'a> LimitsInUse<'a> {
         ));
     }
 
-    /// Warns of keys about queueing if no call ever queues.
+    /// Warns of keys about queueing without effect, as when no call ever waits.
     fn of_queue(&self) {
         let (queue, at) = (&self.policy.queue, self.at.at("queue"));
         if queue.combine == Combine::MaxOf && at.has("combine") && self.policy.retry_bucket.is_none() {
@@ -205,7 +204,7 @@ impl<'a> LimitsInUse<'a> {
         self.of_narrower(class, at, &charged);
     }
 
-    /// Warns of limits of a class without effect because the gate's are stricter.
+    /// Warns of limits of a class without effect, because those of the gate are stricter.
     fn of_narrower(&self, class: &ClassPolicy, at: &Cursor<'_>, charged: &[BucketPolicy]) {
         let own = class.bucket.filter(|_| at.at("bucket").is_table() && self.policy.uncounted.is_none());
         let outer = own.and_then(|own| charged.iter().find(|outer| is_stricter(outer, &own)));
@@ -235,7 +234,7 @@ impl<'a> LimitsInUse<'a> {
     }
 }
 
-/// Returns true if the outer bucket is always empty before the own one.
+/// Returns true if `outer` always runs out of tokens before `own`, so that `own` is useless.
 fn is_stricter(outer: &BucketPolicy, own: &BucketPolicy) -> bool {
     let is_plain = own.adapt.is_none() && own.shared.is_none() && outer.shared.is_none();
     let starts = outer.starts_empty || !own.starts_empty;
@@ -244,14 +243,13 @@ fn is_stricter(outer: &BucketPolicy, own: &BucketPolicy) -> bool {
     outer != own && is_plain && starts && costs && numbers && is_coarser(outer.per, own.per)
 }
 
-/// Returns true if all calls counted together by the own limit are counted together by the outer
-/// one, too.
+/// Returns true if `outer` counts together at least the calls counted together by `own`.
 fn is_coarser(outer: Per, own: Per) -> bool {
     outer == Per::Gate || outer == own
 }
 
-/// Warns if retries can crowd out healthy calls: they take tokens of both buckets, so that with
-/// much failing, healthy calls have what is left of the gate's.
+/// Warns if retries can leave healthy calls too few tokens. Retries take tokens of both buckets, so
+/// the gate's own must have a much higher rate.
 pub(super) fn warn_of_retries(
     bucket: Option<BucketPolicy>,
     retries: Option<BucketPolicy>,
@@ -270,7 +268,7 @@ pub(super) fn warn_of_retries(
     }
 }
 
-/// Warns of keys without effect because of other parts of a gate, or of the process.
+/// Warns of keys without effect, because of other settings of the gate or process.
 pub(super) fn warn_of_idle(settings: &Settings, root: &Cursor<'_>) {
     for (name, gate) in &settings.gates {
         let at = root.at("gates").at(name);

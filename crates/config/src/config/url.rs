@@ -1,11 +1,13 @@
-//! Reads URLs. A part of a URL that may be a secret is a problem, and no message shows it.
+//! Reads URLs. Possible secrets in a URL are rejected, and never shown.
 
 use http::Uri;
 
 use crate::spec::has_valid_port;
 
-/// Reads a URL without parts a base URL cannot have; `password` says in the error where a
-/// password belongs. The error shows no part of a URL that may be one.
+/// Reads a base URL, without query or fragment.
+///
+/// The error never shows a part of the URL that may be a password. `password` is a text for the
+/// error: where a password belongs instead.
 pub(super) fn read(text: &str, password: &str) -> Result<Uri, String> {
     if let Some(fault) = secret(text, password) {
         return Err(fault);
@@ -21,8 +23,8 @@ pub(super) fn read(text: &str, password: &str) -> Result<Uri, String> {
     Ok(url)
 }
 
-/// Returns a problem if a URL, or what was meant for one, may contain a secret: before the path, or
-/// in a query or fragment.
+/// Returns an error if a URL may contain a secret: user or password before the host, a query, or a
+/// fragment. `password` is as for [`read`].
 pub(super) fn secret(text: &str, password: &str) -> Option<String> {
     let (scheme, rest) = text.split_once("://").unwrap_or(("", text));
     // Without "://" nobody can tell where the path begins.

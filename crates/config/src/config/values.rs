@@ -1,4 +1,4 @@
-//! The types of single values: text, numbers, durations, sizes, words and lists of them.
+//! The types of single values: text, numbers, durations, sizes, words and lists of these.
 //!
 //! Types are strict: a number in quotes is not a number, and a whole number has no fraction.
 
@@ -26,7 +26,7 @@ pub(super) struct OrOff(pub(super) Option<Duration>);
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OrAuto(pub(super) Option<Duration>);
 
-/// Declares the types of values read and written in one step.
+/// Implements [`TomlValue`] for types with one expression to read and one to write a value.
 macro_rules! values {
     ($($type:ty: $shape:expr, $expected:expr, |$value:ident| $read:expr, |$this:ident| $write:expr;)+) => {
         $(impl TomlValue for $type {
@@ -81,13 +81,13 @@ fn with_unit(text: &str) -> Option<Duration> {
     duration::read(text).filter(|_| text.ends_with(|c: char| c.is_ascii_lowercase()))
 }
 
-/// Reads a duration, or this word instead of one.
+/// Reads a duration, or `word` as `None`.
 fn or(word: &str, value: &Value) -> Option<Option<Duration>> {
     let text = value.as_str()?;
     if text == word { Some(None) } else { with_unit(text).map(Some) }
 }
 
-/// Reads whole bytes in binary or decimal units.
+/// Reads a whole number with a binary or decimal unit of bytes.
 fn bytes(text: &str) -> Option<usize> {
     let end = text.find(|c: char| !c.is_ascii_digit())?;
     let (number, unit) = text.split_at_checked(end)?;
@@ -176,7 +176,7 @@ impl TomlValue for BTreeMap<String, String> {
     }
 }
 
-/// Reads a word, and returns the value of `all` that it stands for.
+/// Reads a word, and returns the element of `all` with this word.
 pub(super) fn one_of<T: Copy>(all: &[T], word: fn(T) -> &'static str, value: &Value, at: &Cursor<'_>) -> Option<T> {
     let text = value.as_str();
     let found = all.iter().copied().find(|one| text == Some(word(*one)));

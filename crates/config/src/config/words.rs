@@ -1,4 +1,4 @@
-//! Enums keys accept by their words.
+//! Enums written as words in the configuration.
 
 use toml::Value;
 
@@ -15,7 +15,7 @@ use crate::limit::words::Words;
 use crate::spec::{Credentials, HostFate, PlainHttp, RetryAfter, ShowNames, Tokens};
 
 words! {
-    /// Whether log lines are text or JSON.
+    /// The format of log lines.
     pub(super) enum Format {
         Text = "text",
         Json = "json",
@@ -40,14 +40,14 @@ words! {
         Off = "off",
     }
 
-    /// Where the listener's certificate comes from.
+    /// The source of the listener's certificate.
     pub(super) enum Mode {
         SelfSigned = "self_signed",
         Files = "files",
     }
 }
 
-/// Makes enums readable as keys, by the word for each value.
+/// Implements reading and writing of enums as words.
 macro_rules! closed_lists {
     ($($type:ty),+) => {
         $(impl TomlValue for $type {

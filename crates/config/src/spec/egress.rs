@@ -1,7 +1,7 @@
-//! The egress listener as configured, and the hosts of the gates behind it.
+//! The egress listener as configured, and the hosts served by gates behind it.
 //!
-//! A host is compared in lower case and without a final dot; the listener brings every spelling
-//! into this form.
+//! Host names are in lower case and without a final dot; the listener converts every spelling to
+//! this form.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -13,47 +13,46 @@ use super::{Clients, Listen, ListenerTls, Settings};
 /// The egress listener: a forward proxy for the clients of this pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Egress {
-    /// The address for clients of the forward proxy; `None` if clients come only through a hosts
-    /// file.
+    /// The address of the forward proxy; `None` if clients come only through a hosts file.
     pub listen: Option<Listen>,
-    /// The addresses for host names redirected here by a hosts file.
+    /// The listeners for host names redirected to this pod by a hosts file.
     pub names: Vec<Listen>,
-    /// What happens to hosts no gate lists.
+    /// What happens to hosts not listed by any gate.
     pub others: HostFate,
-    /// Hosts to tunnel unread, even if a gate lists them and whatever `others` says.
+    /// Hosts to pass on unread, even if a gate lists them.
     pub tunnel: Vec<HostPattern>,
     /// The TLS ports of listed hosts.
     pub ports: Vec<u16>,
-    /// What happens to calls to the machine's metadata service, which gives out credentials.
+    /// What happens to calls to the machine's metadata service, a source of credentials.
     pub metadata: HostFate,
     /// The next proxy on the way out, as a URL; empty for none.
     pub via: String,
     /// The file with the token clients must send.
     pub token_file: Option<PathBuf>,
-    /// TLS of the proxy itself.
+    /// TLS between clients and the proxy itself.
     pub tls: Option<ListenerTls>,
     /// How clients must authenticate; `None` if they need not.
     pub clients: Option<Clients>,
-    /// The most connections of clients, tunnels included.
+    /// The most client connections at a time, tunnels included.
     pub max_connections: usize,
-    /// The most hosts (with port) that have limits of their own at once.
+    /// The most hosts (with port) with limits of their own at a time.
     pub max_origins: usize,
-    /// How long a host's limits are kept without a call.
+    /// How long the limits of a host are kept after its last call.
     pub idle_origin: Duration,
-    /// The CA for decrypted hosts, made if a gate decrypts TLS.
+    /// The CA for decrypted hosts, used if a gate decrypts TLS.
     pub ca: EgressCa,
 }
 
-/// The settings of the CA for decrypted hosts.
+/// The settings of the CA for the certificates of decrypted hosts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EgressCa {
-    /// The folder to keep the CA in for the next start; `None` keeps it in memory.
+    /// The folder to keep the CA and its key in across a restart; `None` keeps them in memory only.
     pub keep: Option<PathBuf>,
     /// The folder for the files clients need to trust the CA.
     pub write_to: PathBuf,
     /// Hosts the CA may sign for besides the decrypted ones.
     pub names: Vec<HostPattern>,
-    /// A file with CAs clients must trust besides the system's.
+    /// A file with further CAs for clients to trust, besides the system's.
     pub extra_roots: Option<PathBuf>,
     /// The files of a CA the operator provides, if any.
     pub given: Option<GivenCa>,
@@ -62,7 +61,7 @@ pub struct EgressCa {
 /// The files of a CA the operator provides.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GivenCa {
-    /// The chain of the signing CA, its own certificate first.
+    /// The certificate chain of the signing CA, its own certificate first.
     pub cert: PathBuf,
     /// The private key of the signing CA.
     pub key: PathBuf,
@@ -71,24 +70,25 @@ pub struct GivenCa {
 }
 
 words! {
-    /// What happens to a host no gate lists.
+    /// What happens to a host not listed by any gate.
     pub enum HostFate {
-        /// The host's bytes are passed on unread.
+        /// Its bytes are passed on unread.
         Tunnel = "tunnel",
-        /// Calls to the host are refused.
+        /// Its calls are refused.
         Refuse = "refuse",
     }
 
-    /// What happens to plain HTTP for a listed host.
+    /// What happens to a call to a listed host over plain HTTP.
     pub enum PlainHttp {
-        /// The call leaves over TLS.
+        /// It is sent to the host over TLS.
         Upgrade = "upgrade",
-        /// The call is refused.
+        /// It is refused.
         Refuse = "refuse",
     }
 
-    /// The hosts of a provider's API, without those that customers name, and without those that
-    /// carry data rather than calls.
+    /// A named set of hosts: those of a provider's API.
+    ///
+    /// Hosts that customers name, and hosts that carry data rather than calls, are left out.
     pub enum HostSet {
         /// The hosts of AWS's APIs, by service and region.
         Aws = "@aws",
@@ -101,36 +101,37 @@ words! {
     }
 }
 
-/// The hosts of a gate behind the egress listener.
+/// The hosts served by a gate behind the egress listener, instead of a single upstream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hosts {
-    /// The index of the gate in the file: the first gate listing a host gets its calls.
+    /// The position of the gate in the file. A host listed by several gates belongs to the first.
     pub place: usize,
     /// The patterns of the hosts.
     pub patterns: Vec<HostPattern>,
-    /// Patterns of hosts to leave out.
+    /// Patterns of hosts to exclude.
     pub except: Vec<HostPattern>,
-    /// True if their TLS is decrypted.
+    /// True if TLS connections to the hosts are decrypted.
     pub intercept: bool,
-    /// What happens to plain HTTP.
+    /// What happens to calls over plain HTTP.
     pub plain: PlainHttp,
-    /// For some hosts, the host and port to connect to instead.
+    /// The host and port to connect to instead, by the name of the host.
     pub connect_to: BTreeMap<String, String>,
 }
 
-/// A pattern of hosts.
+/// A pattern to compare host names with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HostPattern {
-    /// A name with possible stars as labels: `*` stands for any one, a leading `**` for one or more.
+    /// A name with stars in place of labels: `*` is any one label, a leading `**` is one label or
+    /// more.
     Labels(String),
-    /// The hosts of a provider.
+    /// The hosts of a provider's API.
     Set(HostSet),
 }
 
 // === impl Hosts ===
 
 impl Hosts {
-    /// Returns the pattern matching a host, unless the host is left out.
+    /// Returns the pattern matching a host; `None` also if the host is excluded.
     pub fn find(&self, host: &str) -> Option<&HostPattern> {
         let found = self.patterns.iter().find(|pattern| pattern.matches(host))?;
         (!self.except.iter().any(|pattern| pattern.matches(host))).then_some(found)
@@ -140,8 +141,9 @@ impl Hosts {
 // === impl Settings ===
 
 impl Settings {
-    /// Returns the names the egress CA must sign for, with all below them: the literal ends of
-    /// all patterns. Empty if no gate decrypts TLS.
+    /// Returns the names to be permitted to the egress CA, each including all names below it.
+    ///
+    /// They are the ends without stars of all patterns. Empty if no gate decrypts TLS.
     pub fn intercepted_names(&self) -> Vec<String> {
         let gates = || self.gates.values().filter_map(|gate| gate.hosts.as_ref()).filter(|hosts| hosts.intercept);
         let Some(egress) = self.egress.as_ref().filter(|_| gates().next().is_some()) else { return Vec::new() };
@@ -156,7 +158,7 @@ impl Settings {
 // === impl HostPattern ===
 
 impl HostPattern {
-    /// Returns the ends of the patterns without a star, such as `example.com` of `*.example.com`.
+    /// Returns the ends without stars, such as `example.com` for `*.example.com`.
     pub fn ends(&self) -> Vec<&str> {
         match self {
             Self::Labels(pattern) => pattern.rsplit("*.").next().into_iter().collect(),
@@ -167,7 +169,7 @@ impl HostPattern {
         }
     }
 
-    /// Returns the patterns without a star; they are whole names.
+    /// Returns the pattern's whole host names; empty for a pattern with stars.
     pub fn full_names(&self) -> Vec<&str> {
         match self {
             Self::Labels(name) if !name.contains('*') => vec![name],
@@ -191,8 +193,8 @@ impl HostPattern {
         }
     }
 
-    /// Returns true if every host of the other pattern matches this one too, as far as their texts
-    /// show.
+    /// Returns true if this pattern matches at least all hosts of the other. Patterns are compared
+    /// only as texts.
     pub fn covers(&self, other: &Self) -> bool {
         match (self, other) {
             (one, other) if one == other => true,
@@ -217,7 +219,7 @@ impl fmt::Display for HostPattern {
 // === impl HostSet ===
 
 impl HostSet {
-    /// Describes the hosts in words.
+    /// Returns a description of the hosts in words.
     pub const fn says(self) -> &'static str {
         match self {
             Self::Aws => {
@@ -245,8 +247,8 @@ impl HostSet {
     }
 }
 
-/// Returns true for an API of AWS. Below a region's own names are those of customers (clusters,
-/// load balancers, databases), which have another shape.
+/// Returns true for the host of an AWS API. Names of customers' clusters, load balancers and
+/// databases are below a region too, but have another form.
 fn is_aws(host: &str) -> bool {
     let below = |end: &&str| host.strip_suffix(end)?.strip_suffix('.');
     let Some(rest) = AWS_ENDS.iter().find_map(below) else { return false };
@@ -288,11 +290,12 @@ fn is_google(host: &str) -> bool {
 
 const AWS_ENDS: [&str; 3] = ["amazonaws.com", "amazonaws.com.cn", "api.aws"];
 const AZURE_HOSTS: [&str; 3] = ["management.azure.com", "management.chinacloudapi.cn", "management.usgovcloudapi.net"];
-/// Labels that stand in place of a region, for services of a part of AWS or with IPv6.
+/// The labels of some AWS names in place of a region: for services of a whole partition of AWS, or
+/// with IPv6.
 const AWS_PLACES: [&str; 2] = ["global", "us-gov"];
-/// The AWS services without a region, an empty line, and those with names of several labels.
+/// A list of AWS host names: services without a region, an empty line, services of several labels.
 const AWS_SERVICES: &str = include_str!("aws_hosts.txt");
-/// Google hosts left out, because they carry data or give out tokens.
+/// Excluded Google hosts: they carry data or issue tokens.
 const GOOGLE_OTHERS: [&str; 6] = ["accounts", "iamcredentials", "oauth2", "storage", "sts", "www"];
 
 #[cfg(test)]

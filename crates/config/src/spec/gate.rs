@@ -16,38 +16,39 @@ use crate::limit::Policy;
 pub struct Gate {
     /// The name of the gate.
     pub name: Arc<str>,
-    /// The kind of API; same as `rules.kind`.
+    /// The kind of API; the same as `rules.kind`.
     pub kind: ApiKind,
-    /// Its listeners; none if it has hosts, and at least one otherwise.
+    /// The listeners; none for a gate with hosts, otherwise at least one.
     pub listen: Vec<Listen>,
-    /// How clients reach the gate.
+    /// How clients connect to the gate.
     pub access: ClientAccess,
-    /// The source of the upstream; for a gate with hosts a name without an address.
+    /// The source of the upstream's address. A gate with hosts has a placeholder here.
     pub upstream: Source,
-    /// The gate's hosts behind the egress listener, in place of an upstream.
+    /// The hosts served by the gate behind the egress listener, instead of an upstream.
     pub hosts: Option<Hosts>,
     /// How calls are sent to the upstream.
     pub forwarding: ForwardRules,
     /// The credentials for the upstream.
     pub identity: GateIdentity,
-    /// The rules giving a call its class, flow and key.
+    /// The rules for a call's class, flow and key.
     pub rules: Arc<Rules>,
     /// The limits on calls.
     pub policy: Policy,
-    /// The limits to compare with them. Its classes are the same.
+    /// Other limits, simulated on the same calls to compare them with `policy`. They have the same
+    /// classes.
     pub candidate: Option<Arc<Policy>>,
-    /// The provider's published limits, where the preset is made of them.
+    /// The provider's published limits, if the preset is based on such limits.
     pub figures: Option<Figures>,
-    /// What the upstream's answers mean.
+    /// What the upstream's responses mean.
     pub answers: AnswerRules,
-    /// How the gate's own refusals look.
+    /// The form of the gate's own refusals.
     pub refusals: RefusalRules,
-    /// True if limits are only measured (shadow mode): every call is decided on and counted, and
-    /// let through.
+    /// True in shadow mode: calls are counted as if the limits were in force, but none is held or
+    /// refused.
     pub shadow: bool,
 }
 
-/// How clients reach a gate.
+/// How clients connect to a gate.
 #[derive(Clone, Debug)]
 pub struct ClientAccess {
     /// Host names to accept besides localhost and the listener's own.
@@ -61,70 +62,71 @@ pub struct ClientAccess {
 /// How a gate's calls are sent to its upstream.
 #[derive(Clone, Debug)]
 pub struct ForwardRules {
-    /// What to send as Host to the upstream.
+    /// The Host header of requests to the upstream.
     pub host: Host,
-    /// True if links to the upstream in response headers are changed to lead to the gate.
+    /// True if links in response headers are rewritten from the upstream to the gate.
     pub rewrite_links: bool,
     /// The timeout of a connection attempt to the upstream.
     pub connect_timeout: Duration,
-    /// The longest time to the response head; `None` for no limit.
+    /// The timeout from the request to the response head; `None` for no timeout.
     pub response_timeout: Option<Duration>,
-    /// TLS settings for the upstream; they override those from its source.
+    /// TLS settings for the upstream; they override those of its kubeconfig or cluster.
     pub tls: UpstreamTls,
 }
 
 /// The credentials of a gate's calls at its upstream.
 #[derive(Clone, Debug)]
 pub struct GateIdentity {
-    /// Whether the credentials sent to the upstream are the client's or the gate's.
+    /// The choice between the client's and the gate's credentials for the upstream.
     pub credentials: Credentials,
-    /// The header and secret for the gate's own authentication at an external API.
+    /// A header with a secret, for the gate's own authentication at an external API.
     pub file: Option<CredentialFile>,
     /// True if clients may send `Impersonate-*` headers when the gate uses its own credentials.
     pub impersonation: bool,
-    /// True if the gate itself writes Events about hot objects.
+    /// True if the gate writes Kubernetes Events about objects called too often.
     pub events: bool,
 }
 
-/// What an upstream's answers mean to a gate.
+/// What an upstream's responses mean to a gate.
 #[derive(Clone, Debug)]
 pub struct AnswerRules {
-    /// Which answers count as failures, by class id.
+    /// The responses counted as failures, for each class id.
     pub failures: Vec<Failures>,
-    /// Which rate-limit signals are obeyed, and how long they pause calls.
+    /// Which rate-limit signals are obeyed, and for how long they pause calls.
     pub throttling: PausePolicy,
-    /// The cache of answers to be revalidated.
+    /// The cache of responses, to be revalidated at the upstream.
     pub revalidation: Revalidation,
 }
 
-/// How a gate's refusals look.
+/// The form of a gate's own refusals.
 #[derive(Clone, Debug)]
 pub struct RefusalRules {
-    /// Which refusals have Retry-After.
+    /// Which refusals have the header Retry-After.
     pub retry_after: RetryAfter,
-    /// The HTTP status of refusals that do not concern a failing key: 429, or 403 to look like
-    /// GitHub's secondary limit.
+    /// The HTTP status of refusals for reasons other than a failing key: 429, or 403 as in GitHub's
+    /// secondary limit.
     pub status: u16,
 }
 
 // === impl Gate ===
 
 impl Gate {
-    /// Returns true if clients must send the token from the gate's folder. The gate uses its own
-    /// credentials for them, so on a port that other machines can reach they need it, unless they
-    /// authenticate otherwise.
+    /// Returns true if clients must send the token from the gate's folder.
+    ///
+    /// This is so if the gate acts for them with its own credentials on a port that other machines
+    /// can reach, unless clients authenticate otherwise.
     pub fn asks_for_a_token(&self) -> bool {
         let is_guarded = self.access.tls.as_ref().is_some_and(|tls| tls.client_ca.is_none() && tls.write_to.is_some());
         is_guarded && !self.is_local() && self.access.clients.is_none()
     }
 
-    /// Returns true if no other machine can connect.
+    /// Returns true if only clients on this machine can connect.
     pub fn is_local(&self) -> bool {
         self.listen.iter().all(Listen::is_local)
     }
 
-    /// Returns true if calls go upstream with the gate's own credentials. For `auto`, that depends
-    /// on where the gate listens and what credentials it has.
+    /// Returns true if calls are sent with the gate's own credentials. For `auto`, this depends on
+    /// the gate's listeners, and on the credentials it has.
     pub fn injects(&self) -> bool {
         match self.identity.credentials {
             Credentials::Inject => true,

@@ -9,8 +9,8 @@ use http::Uri;
 pub struct Otlp {
     /// The collector's URL, without `/v1/traces`.
     pub endpoint: Uri,
-    /// The CA the collector's certificate is signed by; `None` for the system's.
+    /// The CA of the collector's certificate; `None` for the system's CAs.
     pub ca: Option<PathBuf>,
-    /// The share of calls to begin a trace for, if the client began none.
+    /// The fraction of calls to begin a trace for, among calls without a trace by their client.
     pub sample: f64,
 }

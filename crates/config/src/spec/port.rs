@@ -1,9 +1,11 @@
-//! Checks that what follows the host in a URL is a port.
+//! Checks the port in a URL.
 
 use http::uri::Authority;
 
-/// Returns true if nothing follows the host, or a port from 1 to 65535. URL parsing does not check
-/// ports: a bad one would pass as absent, and the scheme's port be connected to.
+/// Returns true if a URL's authority has no port, or one from 1 to 65535.
+///
+/// URL parsing does not check ports. A wrong one would count as absent, and the gate would connect
+/// to the scheme's default port.
 pub fn has_valid_port(authority: &Authority) -> bool {
     let is_bare = authority.as_str().rsplit('@').next() == Some(authority.host());
     let port = authority.port();

@@ -1,18 +1,18 @@
-//! The cache of answers to be revalidated.
+//! The settings of the response cache.
 
-/// The cache of a gate's answers: the upstream is only asked whether they have changed.
+/// The cache of a gate's responses. The upstream is asked only whether a response has changed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Revalidation {
-    /// For each class id, true if answers are kept.
+    /// For each class id, true if responses are cached.
     pub classes: Vec<bool>,
-    /// The most bytes to keep.
+    /// The size of the cache, in bytes.
     pub max_bytes: usize,
 }
 
 // === impl Revalidation ===
 
 impl Revalidation {
-    /// Returns the most bytes to keep: zero if no class keeps any.
+    /// Returns the size of the cache in bytes; zero if no class uses it.
     pub fn bytes_in_use(&self) -> usize {
         if self.classes.contains(&true) { self.max_bytes } else { 0 }
     }

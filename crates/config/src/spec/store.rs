@@ -8,18 +8,18 @@ use std::time::Duration;
 
 use super::{Settings, UpstreamTls};
 
-/// A store of shared buckets: a Valkey or Redis.
+/// A store of shared buckets: a Valkey or Redis server or cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Store {
     /// The name of the store.
     pub name: Arc<str>,
-    /// Where the store is.
+    /// The address of the store.
     pub address: StoreAddress,
-    /// True if it is reached with TLS.
+    /// True if connections to the store use TLS.
     pub has_tls: bool,
     /// The TLS settings for the store.
     pub tls: UpstreamTls,
-    /// The user; `None` for the default one.
+    /// The user to log in as; `None` for the store's default user.
     pub user: Option<String>,
     /// The file with the password.
     pub password_file: Option<PathBuf>,
@@ -34,20 +34,20 @@ pub struct Store {
 /// A login at a store or its sentinels.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StoreLogin {
-    /// The user; `None` for the default one.
+    /// The user to log in as; `None` for the default user.
     pub user: Option<String>,
     /// The file with the password.
     pub password_file: Option<PathBuf>,
 }
 
-/// Where a store is.
+/// The address of a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StoreAddress {
-    /// A single server.
+    /// A single server, by host and port.
     Tcp(Endpoint),
     /// A single server, at a Unix socket.
     Unix(PathBuf),
-    /// The primary named by Redis sentinels.
+    /// A primary server; its address is requested from Redis sentinels.
     Sentinel {
         /// The addresses of the sentinels.
         sentinels: Vec<Endpoint>,
@@ -56,7 +56,7 @@ pub enum StoreAddress {
     },
     /// The nodes of a cluster.
     Cluster {
-        /// Some of the nodes; these know the others.
+        /// Some of the nodes; the others are learned from these.
         seeds: Vec<Endpoint>,
     },
 }
@@ -73,8 +73,8 @@ pub struct Endpoint {
 // === impl Settings ===
 
 impl Settings {
-    /// Returns the stores to connect to at the start: those of buckets with less than a call per
-    /// second, whose first call should not also wait for a connection.
+    /// Returns the stores to connect to at the start: those of buckets with less than one call per
+    /// second. Their first call should not also have to wait for a connection.
     pub fn stores_of_slow_buckets(&self) -> BTreeSet<Arc<str>> {
         let shared = self.gates.values().flat_map(|gate| gate.policy.shared_buckets());
         shared.filter(|(bucket, _)| bucket.rate < 1.0).map(|(_, shared)| Arc::clone(&shared.store)).collect()
@@ -96,7 +96,7 @@ impl StoreAddress {
         }
     }
 
-    /// Returns true if connections cannot leave this machine.
+    /// Returns true if the store is on this machine.
     pub fn is_local(&self) -> bool {
         match self {
             Self::Unix(_) => true,

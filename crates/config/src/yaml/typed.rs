@@ -1,8 +1,9 @@
-//! Reads a document into a Rust type, as kubectl reads it: null counts as absent, unknown keys are
-//! ignored, the last of two equal keys wins, and text that looks like a number or a truth value
-//! must be quoted where text belongs (`token: 123` is an error).
+//! Reads a YAML document into a Rust type, as kubectl does.
 //!
-//! An error gives the place, but never the content: the files that are read this way hold secrets.
+//! Null counts as absent, unknown keys are ignored, and the last of two equal keys wins. Text that
+//! looks like a number or boolean must be quoted (`token: 123` is an error).
+//!
+//! An error shows the place, but never the content: these files contain secrets.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -29,7 +30,7 @@ pub enum Misfit {
     Unquoted(String),
 }
 
-/// Reads a document; a document without content gives the default.
+/// Reads a document. An empty document gives the default.
 pub fn from_str<T: Default + DeserializeOwned>(text: &str) -> Result<T, Misfit> {
     let root = read(text, 0).map_err(|unreadable| Misfit::Line(unreadable.line))?;
     let Some(node) = root.filter(|node| !node.is_null()) else { return Ok(T::default()) };
@@ -44,7 +45,7 @@ pub fn from_str<T: Default + DeserializeOwned>(text: &str) -> Result<T, Misfit> 
     })
 }
 
-/// True where text belongs, and a number or a truth value was found.
+/// Returns true for the error of a number or boolean in place of text.
 fn is_unquoted(error: &serde_json::Error) -> bool {
     let message = error.to_string();
     let found =
@@ -65,7 +66,8 @@ fn json(node: &Node) -> Result<Value, Misfit> {
     }
 }
 
-/// Returns a scalar by its looks, unless it is quoted or tagged: by YAML 1.1, which kubectl reads.
+/// Returns the value of a scalar. Without quotes or a tag, its text determines whether it is a
+/// number, boolean or text, by the rules of YAML 1.1 as kubectl has them.
 fn looks(scalar: &Scalar) -> Value {
     let text = &*scalar.text;
     if scalar.tag.as_deref() == Some("!!binary") {
@@ -89,7 +91,7 @@ fn looks(scalar: &Scalar) -> Value {
     number.map_or_else(|| text.into(), Value::Number)
 }
 
-/// Reads a whole number in any base of YAML 1.1.
+/// Reads a whole number in any notation of YAML 1.1, such as octal.
 fn whole(text: &str) -> Option<i64> {
     let (sign, digits) = match text.split_at_checked(1) {
         Some((sign @ ("+" | "-"), digits)) => (sign, digits),
@@ -108,7 +110,7 @@ fn whole(text: &str) -> Option<i64> {
     i64::from_str_radix(&format!("{sign}{digits}"), base).ok()
 }
 
-/// Reads the text in a `!!binary`.
+/// Decodes the text of a `!!binary` scalar.
 fn binary(text: &str) -> Option<String> {
     let text: String = text.chars().filter(|byte| !byte.is_ascii_whitespace()).collect();
     String::from_utf8(STANDARD.decode(text).ok()?).ok()

@@ -1,4 +1,4 @@
-//! Reports of problems and warnings about a place in the configuration.
+//! Reports problems and warnings at a position in the configuration.
 
 use toml::Value;
 
@@ -12,7 +12,7 @@ impl Cursor<'_> {
         self.tell(message.into(), false);
     }
 
-    /// Reports that the key here is wrong, whatever its value.
+    /// Reports that the key itself is wrong, whatever its value.
     pub(in crate::config) fn key_problem(&self, message: impl Into<String>) {
         self.tell(message.into(), true);
     }
@@ -40,12 +40,12 @@ impl Cursor<'_> {
         }
     }
 
-    /// Reports something a user should know, although it works.
+    /// Reports a warning: the configuration works, but the user should know about this.
     pub(in crate::config) fn warn(&self, message: impl Into<String>) {
         self.report.warn(&self.path, message);
     }
 
-    /// Returns `found`, or reports that `value` is not what was expected.
+    /// Returns `found`; if it is `None`, reports `value` as different from `expected`.
     pub(in crate::config) fn expect<T>(&self, found: Option<T>, value: &Value, expected: &str) -> Option<T> {
         if found.is_none() {
             self.problem(format!("is {}, expected {expected}", self.describe(value)));
@@ -53,17 +53,18 @@ impl Cursor<'_> {
         found
     }
 
-    /// Returns what was read, or reports what is wrong with it.
+    /// Returns the value of a successful read; an error is reported as a problem.
     pub(in crate::config) fn accept<T>(&self, read: Result<T, String>) -> Option<T> {
         read.map_err(|fault| self.problem(fault)).ok()
     }
 
-    /// Formats a value for a message; if it may be a secret put here by mistake, only its type.
+    /// Formats a value for a message. Where it may be a secret put here by mistake, shows only its
+    /// type.
     pub(super) fn describe(&self, value: &Value) -> String {
         if value.is_str() && self.path.may_hold_a_secret() { "text".to_owned() } else { describe(value) }
     }
 
-    /// Reports what `fault` finds wrong with each text in the list `name`.
+    /// Checks each text in the list `name`, and reports what `fault` returns for it.
     pub(in crate::config) fn check_each(&self, name: &str, texts: &[String], fault: impl Fn(&str) -> Option<String>) {
         for (index, text) in texts.iter().enumerate() {
             if let Some(fault) = fault(text) {

@@ -1,4 +1,4 @@
-//! Reading a table again, with other keys in it.
+//! Reads a table a second time, with some of its keys replaced.
 
 use toml::{Table, Value};
 
@@ -10,7 +10,7 @@ use crate::config::report::Findings;
 use crate::config::shape::Shape;
 
 impl<'a> Cursor<'a> {
-    /// Returns a table read by [`read_as`](Self::read_as), if it is there.
+    /// Returns the table `name`, if it exists. Its keys are read by [`read_as`](Self::read_as).
     pub(in crate::config) fn table_alone(&self, name: &str) -> Option<Self> {
         self.report.record().key(&self.path, name, Shape::Table);
         let at = self.at(name);
@@ -23,8 +23,10 @@ impl<'a> Cursor<'a> {
         self.value.and_then(Value::as_table)
     }
 
-    /// Reads `table` in the place of this one. It has the keys of `own`, the part of this table that
-    /// is described by `grafted`: problems that this table alone has not are reported there.
+    /// Reads this table a second time, with the content of `table` in its place.
+    ///
+    /// The content comes from this table and from `own`, the table of its key `grafted.name`. Only
+    /// problems that this table alone does not have are reported, at that key.
     pub(in crate::config) fn read_as<T>(
         &self,
         table: Table,

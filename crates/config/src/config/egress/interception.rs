@@ -1,4 +1,4 @@
-//! Reads what interception needs: its CA.
+//! Reads and checks the CA for interception, the decryption of TLS to listed hosts.
 
 use std::path::PathBuf;
 
@@ -6,7 +6,7 @@ use crate::config::cursor::Cursor;
 use crate::config::files::FileContent;
 use crate::spec::{EgressCa, GivenCa, HostPattern, Settings};
 
-/// Reads the settings of the CA for decrypted hosts.
+/// Reads the settings of the CA for the certificates of decrypted hosts.
 pub(super) fn ca(at: &Cursor<'_>) -> EgressCa {
     let keep: Option<PathBuf> = at.get("keep", None);
     let write_to = at.get("write_to", Some(PathBuf::from(WRITE_TO)));
@@ -22,7 +22,7 @@ pub(super) fn ca(at: &Cursor<'_>) -> EgressCa {
     EgressCa { keep, write_to, names, extra_roots, given }
 }
 
-/// Reads the files of a CA the operator provides.
+/// Reads the files of the operator's own CA, if it is to be used instead of a generated one.
 fn given(at: &Cursor<'_>) -> Option<GivenCa> {
     let files = [("cert", FileContent::Certificate), ("key", FileContent::Key), ("root", FileContent::Certificate)];
     let found = files.map(|(name, holds)| (name, at.file(name, holds)));
@@ -41,7 +41,7 @@ fn given(at: &Cursor<'_>) -> Option<GivenCa> {
     Some(GivenCa { cert: cert?, key: key?, root: root? })
 }
 
-/// Checks what gates decrypting TLS need besides.
+/// Checks gates with TLS decryption: the CA's folders, and the patterns of their hosts.
 pub(in crate::config) fn check_interception(settings: &Settings, root: &Cursor<'_>) {
     let Some(egress) = &settings.egress else { return };
     let at = root.at("egress").at("ca");
@@ -83,7 +83,7 @@ pub(in crate::config) fn check_interception(settings: &Settings, root: &Cursor<'
     }
 }
 
-/// Below the shared volume of a pod's containers.
+/// The default folder of the files for clients, on the volume shared by a pod's containers.
 const WRITE_TO: &str = "/run/tidegate/egress";
-/// Domains with hosts named by a provider's customers.
+/// Domains with hosts named by a provider's customers, some with certificates of their own.
 const CUSTOMERS: [&str; 3] = ["amazonaws.com", "googleapis.com", "windows.net"];

@@ -1,11 +1,11 @@
-//! Reads what an egress listener for other pods needs: TLS, and how its clients authenticate.
+//! Reads the settings of an egress listener for other pods: TLS and client authentication.
 
 use super::Cursor;
 use crate::config::clients;
 use crate::config::files::FileContent;
 use crate::spec::{Clients, Listen, ListenerTls, Source, TlsMode, Tokens};
 
-/// Reads TLS to the proxy itself.
+/// Reads the settings of TLS between clients and the proxy itself.
 pub(super) fn tls(egress: &Cursor<'_>) -> Option<ListenerTls> {
     let at = egress.optional("tls")?;
     let cert = at.file("cert", FileContent::Chain);

@@ -1,5 +1,5 @@
-//! Finds patterns that can never match: their text has characters that what they are compared with
-//! never contains. A star does not change that.
+//! Finds useless patterns: the values compared with them never contain some of their characters.
+//! For example, a namespace has no upper case.
 
 use crate::classify::{ApiKind, Glob, Matcher, PatternList};
 use crate::config::cursor::Cursor;
@@ -47,7 +47,7 @@ pub(super) fn check_resources(matcher: &Matcher, at: &Cursor<'_>) {
     });
 }
 
-/// Reports escapes in patterns of paths: paths are compared with their escapes undone.
+/// Reports percent-escapes in patterns of paths: a path is unescaped before it is compared.
 pub(super) fn check_path_escapes(paths: &[String], at: &Cursor<'_>, kind: ApiKind) {
     let keeps = |escape: &str| kind == ApiKind::Http && escape.eq_ignore_ascii_case("2f");
     at.check_each("paths", paths, |path| {
@@ -58,8 +58,8 @@ pub(super) fn check_path_escapes(paths: &[String], at: &Cursor<'_>, kind: ApiKin
     });
 }
 
-/// Returns true if one of these groups is a metrics API. There a metric's name stands where the
-/// resource does, or the subresource, or an object's resource with its group.
+/// Returns true if one of these groups is a metrics API. Its paths may have a metric's name in
+/// place of a resource or subresource, or a resource with its group.
 fn names_metrics(groups: &[String]) -> bool {
     groups.iter().map(|group| Glob::new(group)).any(|group| METRICS_GROUPS.iter().any(|name| group.matches(name)))
 }

@@ -1,11 +1,12 @@
-//! The published limits of providers, and the bucket for a share of one.
+//! The published limits of providers, and how a gate's bucket is computed from them.
 //!
-//! A call leaves the gate at one moment and is counted by the provider at a later one, and the time
-//! between differs from call to call. Calls that left at the gate's rate may so arrive closer
-//! together, and would overdraw a bucket as large as the gate's. The documents also say that
-//! buckets are refilled once a second, while the gate's fills all the time. So even for the whole
-//! of a limit the gate takes a little less, such that no call arrives before its token is there, as
-//! long as no call takes [`SPREAD`] longer than another.
+//! The provider counts a call some time after the gate sends it, and this delay differs between
+//! calls. So calls may reach the provider closer together than the gate sent them, and overdraw a
+//! bucket as large as the gate's. Providers also refill their buckets once a second, while the
+//! gate's fills continuously.
+//!
+//! So even for the whole of a limit the gate uses a little less. No call then arrives before its
+//! token exists, as long as the delays of calls differ by at most [`SPREAD`].
 
 use std::fmt;
 
@@ -15,9 +16,9 @@ use serde::Deserialize;
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(untagged, deny_unknown_fields)]
 pub(super) enum Figure {
-    /// A token bucket: the most tokens, and the tokens added each second.
+    /// A token bucket: its size in tokens, and the tokens added each second.
     Bucket { burst: u32, rate: f64 },
-    /// A number of calls in any time window of some length.
+    /// A number of calls in any time window of this many seconds.
     Window { calls: u32, seconds: u32 },
 }
 
@@ -36,8 +37,8 @@ pub(super) struct FigureSource {
 // === impl Figure ===
 
 impl Figure {
-    /// Returns the rate and the burst of a bucket that stays within a share of the limit, whenever
-    /// the provider begins to count. In a limit per window a call takes `dearest` tokens at most.
+    /// Returns the rate and burst of a bucket within a share of the limit, at whatever moment the
+    /// provider's window begins. `dearest` is the most tokens of a call.
     pub(super) fn held(self, share: f64, dearest: u16) -> (f64, u32) {
         match self {
             Self::Bucket { burst, rate } => held_bucket(burst.into(), rate, share),
@@ -46,10 +47,11 @@ impl Figure {
     }
 }
 
-/// Returns the rate and burst for a share of a token bucket. What the provider adds each second
-/// comes a second late at worst, and the calls of [`SPREAD`] more may arrive with those of a
-/// second. So the burst is smaller by as much, if one call is left then. Otherwise calls leave one
-/// by one, and slowly enough for each to find its token.
+/// Returns the rate and burst for a share of a provider's token bucket.
+///
+/// The provider adds the tokens of a second up to a second late. Within that second, the calls of
+/// another [`SPREAD`] may arrive. So the burst is smaller by both amounts. If this leaves no burst,
+/// calls are sent one by one, slowly enough that each finds a token.
 fn held_bucket(burst: f64, rate: f64, share: f64) -> (f64, u32) {
     let wanted = rate * share;
     let room = burst - wanted * (1.0 + SPREAD);
@@ -59,7 +61,8 @@ fn held_bucket(burst: f64, rate: f64, share: f64) -> (f64, u32) {
     (wanted.min(1.0 / longest_period(burst, rate)), 1)
 }
 
-/// Returns the time between calls leaving one by one, long enough for each to find its token.
+/// Returns the least time between calls, sent one by one, for each of them to find a token.
+///
 /// Call `n` arrives after `(n - 1) * period - SPREAD` at the earliest. By then `n - burst` tokens
 /// must have been added, which takes whole seconds.
 fn longest_period(burst: f64, rate: f64) -> f64 {
@@ -70,9 +73,10 @@ fn longest_period(burst: f64, rate: f64) -> f64 {
     first.fold(later, f64::max)
 }
 
-/// Returns the rate and burst for a share of a limit per window. A burst of `g` and the tokens of a
-/// window are together at most those of the limit; the first token beyond them is there when the
-/// window ends. The burst has room for the most expensive call.
+/// Returns the rate and burst for a share of a limit per time window.
+///
+/// A burst and the tokens added during a window are together at most the limit of the window. The
+/// burst is at least `dearest`, the tokens of the most expensive call.
 fn held_window(calls: f64, length: f64, share: f64, dearest: f64) -> (f64, u32) {
     let wanted = calls * share;
     let calls = wanted.floor().max(dearest);
@@ -81,7 +85,7 @@ fn held_window(calls: f64, length: f64, share: f64, dearest: f64) -> (f64, u32) 
     (rate.min(wanted / length), whole(burst))
 }
 
-/// Returns a number of calls rounded down.
+/// Returns a number of calls, rounded down to a whole number.
 pub(super) fn whole(calls: f64) -> u32 {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "`as` saturates, as is wanted")]
     let whole = calls as u32;
@@ -90,10 +94,10 @@ pub(super) fn whole(calls: f64) -> u32 {
 
 /// The largest difference between the travel times of two calls to the provider, in seconds.
 const SPREAD: f64 = 0.05;
-/// The number of calls to check one by one.
+/// The number of calls checked one by one in [`longest_period`].
 const LOOKED_AT: u32 = 1000;
-/// How much of a window's calls may be a burst: one call and a 25th. The rest comes evenly, so that
-/// most of the window is used whenever it begins.
+/// The most calls of a window in one burst, as a divisor: one call and a 25th of them. The rest are
+/// spread evenly, so that most of any window is used.
 const IN_A_BURST: f64 = 25.0;
 
 impl fmt::Display for Figure {

@@ -18,7 +18,7 @@ use crate::config::report::Report;
 use crate::config::shape::Shape;
 use crate::config::values::one_of;
 
-/// Reads and checks a scenario file, but not the configurations it names.
+/// Reads and checks a scenario file. Configuration files named in it are not read.
 ///
 /// # Errors
 /// All problems, from the top of the file.
@@ -152,7 +152,7 @@ fn controller(at: &Cursor<'_>) -> ControllerModel {
     }
 }
 
-/// Reads whose queue and workers a controller uses.
+/// Reads `workers_of`. Returns the index of the controller with the queue and workers to use.
 fn owner(at: &Cursor<'_>, index: usize, controllers: &[ControllerModel]) -> Option<usize> {
     let name: String = at.read("workers_of")?;
     let before = controllers.get(..index).unwrap_or_default();
@@ -164,7 +164,7 @@ fn owner(at: &Cursor<'_>, index: usize, controllers: &[ControllerModel]) -> Opti
     owner
 }
 
-/// Reads a whole number from 1 to `most`.
+/// Reads a whole number from 1 to `most`; `usual` is the default.
 fn few(at: &Cursor<'_>, name: &str, usual: u32, most: u32) -> usize {
     let number = at.get_if(name, usual, |number| (1..=most).contains(number), &format!("1 to {most}"));
     usize::try_from(number.clamp(1, most)).unwrap_or(1)
@@ -249,7 +249,7 @@ fn limits(at: &Cursor<'_>, folder: &Path) -> Option<LimitsOf> {
     Some(LimitsOf { name: name.unwrap_or_else(|| config.clone()), config: folder.join(config), gate })
 }
 
-/// Reads a rate above zero, if there is one.
+/// Reads a rate above zero; `None` if the key is not set.
 fn positive(at: &Cursor<'_>, name: &str) -> Option<f64> {
     let rate: Rate = at.read(name)?;
     let number = rate.in_a_second();
@@ -262,7 +262,7 @@ fn positive(at: &Cursor<'_>, name: &str) -> Option<f64> {
     fits.then_some(number)
 }
 
-/// Checks a text for use as a segment of a path.
+/// Checks a text for use as one segment of a URL path.
 fn check_segment(at: &Cursor<'_>, name: &str, text: &str) {
     let is_good = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.');
     if text.is_empty() || !text.bytes().all(is_good) {
@@ -280,7 +280,7 @@ impl Lease {
 /// The verbs the calls of a reconcile can have.
 const VERBS: [Verb; 6] = [Verb::Get, Verb::List, Verb::Create, Verb::Update, Verb::Patch, Verb::Delete];
 const LENGTH: Duration = Duration::from_secs(60);
-/// The most objects of a controller, because each costs memory.
+/// The most objects of a controller. The limit is arbitrary; each object costs memory.
 const MOST_OBJECTS: u32 = 1_000_000;
 const MOST_PER_SECOND: f64 = 1e6;
 const MOST_GATES: u32 = 100;

@@ -1,4 +1,4 @@
-//! Reads the simulated store of a scenario, and its faults.
+//! Reads the simulated store of a scenario, with its outages, data losses and clock jumps.
 
 use std::time::Duration;
 
