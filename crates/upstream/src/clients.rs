@@ -1,7 +1,7 @@
-//! Authentication of the clients of a shared gate, by certificate or by TokenReview.
+//! Authentication of the clients of a shared gate, by certificate or by `TokenReview`.
 //!
-//! An unknown client is refused, and learns nothing of others. Tokens are not stored: the cache
-//! knows them by a digest under a key of this process.
+//! A client without valid credentials is refused, and learns nothing about other clients. Tokens
+//! are not stored: the cache has only a digest of each, made with a secret key of this process.
 
 mod cache;
 mod refusal;
@@ -36,7 +36,7 @@ pub struct Clients {
     header: HeaderName,
     allowed: Option<Vec<Glob>>,
     clock: Clock,
-    /// The last log line about a refusal: its time, and the number of refusals since.
+    /// The last log line about a refused client: its time, and the number of refusals since.
     logged: Mutex<Option<(Moment, u64)>>,
 }
 
@@ -77,8 +77,10 @@ impl Clients {
         self.certificates
     }
 
-    /// Returns the name of a call's client. `named` is the name in its certificate: `None` without
-    /// a certificate, empty if it has no name. Removes the gate's own token header.
+    /// Returns the name of a call's client, and removes the gate's own token header.
+    ///
+    /// `named` is the name in the client's certificate: `None` without a certificate, empty if the
+    /// certificate has no name.
     ///
     /// # Errors
     /// The client is refused.
@@ -90,8 +92,8 @@ impl Clients {
         known
     }
 
-    /// Returns the name of a forward proxy's client, from these values of `Proxy-Authorization`.
-    /// `named` is as for [`Self::identify`].
+    /// Returns the name of a forward proxy's client. `shown` are its values of
+    /// `Proxy-Authorization`; `named` is as for [`Self::identify`].
     ///
     /// # Errors
     /// The client is refused.
@@ -113,8 +115,8 @@ impl Clients {
         allowed.inspect_err(|denied| self.note(denied))
     }
 
-    /// Reviews an invalid token, to test whether the API server answers reviews; `None` if tokens
-    /// are not reviewed.
+    /// Reviews an invalid token, to test whether the API server answers reviews. `None` if clients
+    /// authenticate without tokens.
     pub async fn probe(&self) -> Option<Result<(), ClientRefusal>> {
         match self.reviewer.as_ref()?.review("of nobody").await {
             Ok(_) | Err(ClientRefusal::WrongToken) => Some(Ok(())),
@@ -142,7 +144,7 @@ impl Clients {
         reviewer.review(&token).await
     }
 
-    /// Counts a refusal, and logs one a minute.
+    /// Counts a refused client, and logs one in a minute.
     fn note(&self, denied: &ClientRefusal) {
         table::DENIED_CLIENTS.counter(&[&self.gate, denied.word()]).increment(1);
         let now = self.clock.now();
@@ -157,7 +159,7 @@ impl Clients {
     }
 }
 
-/// The longest token accepted, far longer than any real one.
+/// The longest token accepted, in bytes: far longer than any real token.
 const LONGEST: usize = 32 << 10;
-/// The time between two log lines about refused clients.
+/// The shortest time between two log lines about refused clients.
 const AGAIN: Duration = Duration::from_secs(60);

@@ -1,8 +1,8 @@
 //! The address of the upstream, and its credentials: the client's own, or the gate's.
 //!
 //! [`resolve`] reads in-cluster files, a kubeconfig or a URL into one [`ResolvedUpstream`];
-//! [`Injector`] changes each request. Secrets show nothing in `Debug`, and go nowhere but into
-//! requests to the configured upstream (P12).
+//! [`Injector`] changes each request. `Debug` output never contains secrets, and secrets are sent
+//! only in requests to the configured upstream (P12).
 
 mod api;
 mod exec;
@@ -40,7 +40,7 @@ pub struct Target {
     pub scheme: Scheme,
     /// The host, and the port if it is not the scheme's default.
     pub authority: Authority,
-    /// The path put before the path of each request, unchanged: empty, or begins with `/` and does
+    /// The base path, to be put before the path of each request: empty, or begins with `/` and does
     /// not end with it.
     pub base_path: String,
     /// The name to verify in the server's certificate and to send as SNI; `None` for the host.
@@ -49,7 +49,7 @@ pub struct Target {
     pub proxy: Option<Proxy>,
 }
 
-/// What the process's environment says about the upstream: variables and files.
+/// The process's environment: variables and files for finding the upstream.
 #[derive(Clone, Debug)]
 pub struct Environment {
     /// Environment variables.
@@ -67,15 +67,15 @@ pub struct ResolvedUpstream {
     pub credential: Option<Credential>,
     /// The Kubernetes namespace belonging to the credential.
     pub namespace: Option<String>,
-    /// The Impersonate-* headers to add: the credential acts as this identity.
+    /// The Impersonate-* headers to add, so that the credential acts as another identity.
     pub acting_as: Vec<(HeaderName, HeaderValue)>,
-    /// Warnings for the log, collected because logging may not have started yet.
+    /// Warnings to be logged later, because logging may not have started yet.
     pub warnings: Vec<String>,
     roots: Roots,
-    /// The client certificate from the source. It is not used for clients sending their own
+    /// The client certificate from the source. It is not used for clients with their own
     /// credentials.
     own_identity: Option<Identity>,
-    /// The client certificate from the configuration, used for every caller.
+    /// The client certificate from the configuration, used on behalf of every client.
     connection_identity: Option<Identity>,
     /// The exec plugin from the source. It may provide a client certificate.
     exec: Option<Arc<Exec>>,
@@ -99,7 +99,7 @@ pub enum CredentialsError {
     /// This process is not in a pod: the text says what is missing.
     #[error("upstream = \"in_cluster\" needs {0}, which only a pod has; elsewhere use \"kubeconfig\" or a URL")]
     NotInCluster(String),
-    /// This text, found at this place, is not a valid URL.
+    /// This text is not a valid URL; the second text is its source.
     #[error("`{0}` ({1}) is not an upstream; expected http(s)://host[:port][/base]")]
     Url(String, String),
     /// There is no kubeconfig file.
@@ -109,14 +109,14 @@ pub enum CredentialsError {
     /// content is not shown: it holds secrets.
     #[error("{path} cannot be read as a kubeconfig: {1}", path = .0.display())]
     NotKubeconfig(PathBuf, String),
-    /// The kubeconfig has no `context`, `cluster` or `user` of this name; the last text lists those
-    /// it has.
+    /// The kubeconfig has no entry of this kind (`context`, `cluster` or `user`) and name. The last
+    /// text lists the names of existing entries.
     #[error("the kubeconfig has no {0} `{1}`; it has: {2}")]
     Missing(&'static str, String, String),
     /// In this file, two entries of a list have this name.
     #[error("{path} has the {1} `{2}` twice; remove one of them, as kubectl would not accept it either", path = .0.display())]
     Twice(PathBuf, &'static str, String),
-    /// This user of the kubeconfig has an unsupported `auth-provider`.
+    /// This user of the kubeconfig has an `auth-provider` of an unsupported kind.
     #[error(
         "{0} of the kubeconfig uses `auth-provider: {1}`, {2}; use an exec plugin (as `gke-gcloud-auth-plugin` or `kubelogin`), a token, a \
          tokenFile or a client certificate"
@@ -134,12 +134,12 @@ pub enum CredentialsError {
     /// This token file cannot be read.
     #[error("cannot read the token file {path}: {1}", path = .0.display())]
     UnreadableToken(PathBuf, #[source] std::io::Error),
-    /// The secret from this source cannot be sent, for this reason. Its content is not shown.
+    /// The secret from this source cannot be sent in a header, for this reason. It is not shown.
     #[error("{0} is not a valid token: {1}")]
     InvalidToken(String, &'static str),
 }
 
-/// Reads where an upstream is, and the credentials and CAs for it.
+/// Finds an upstream's address, credentials and CAs.
 ///
 /// # Errors
 /// Names what is missing or wrong, where, and what was expected.
@@ -201,7 +201,7 @@ fn in_cluster(environment: &Environment) -> Result<ResolvedUpstream, Credentials
     Ok(resolved)
 }
 
-/// Reads `http(s)://host[:port][/base]`.
+/// Reads the address of an upstream, `http(s)://host[:port][/base]`.
 fn target(url: &str, from: &str) -> Result<Target, CredentialsError> {
     let wrong = || CredentialsError::Url(without_userinfo(url), from.to_owned());
     let uri: Uri = url.parse().map_err(|_| wrong())?;
@@ -219,7 +219,7 @@ fn target(url: &str, from: &str) -> Result<Target, CredentialsError> {
     })
 }
 
-/// Returns a URL without the user and password in it, to be shown.
+/// Returns a URL without user and password, to be shown in messages.
 fn without_userinfo(url: &str) -> String {
     let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
     let end = rest.find('/').unwrap_or(rest.len());
@@ -254,17 +254,17 @@ impl ResolvedUpstream {
         }
     }
 
-    /// Returns true if the source has a token, a client certificate or a plugin to authenticate
-    /// with.
+    /// Returns true if the source has any credentials: a token, a client certificate or a plugin.
     pub fn has_credentials(&self) -> bool {
         self.credential.is_some() || self.own_identity.is_some()
     }
 
-    /// Makes TLS to the upstream; `None` for plain HTTP. Only when injecting does it show the
-    /// source's client certificate, or a plugin's.
+    /// Creates the TLS client for the upstream; `None` for plain HTTP.
+    ///
+    /// It uses the source's client certificate, or that of a plugin, only if `injecting`.
     ///
     /// # Errors
-    /// The roots or the certificate cannot be used.
+    /// The CAs or the certificate cannot be used.
     pub fn tls(&self, injecting: bool) -> Result<Option<Arc<tls::Client>>, TlsError> {
         if self.target.scheme == Scheme::HTTP {
             return Ok(None);
@@ -290,10 +290,10 @@ impl Credential {
 // === impl Environment ===
 
 impl Environment {
-    /// The folder where pods find their service account.
+    /// The path of the service account's folder in every pod.
     pub const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
-    /// Returns a variable of the environment, unless it is empty.
+    /// Returns a variable of the environment; `None` if it is unset or empty.
     fn variable(&self, name: &str) -> Option<&str> {
         let found = self.variables.iter().find(|(key, _)| key == name);
         found.map(|(_, value)| value.as_str()).filter(|value| !value.is_empty())

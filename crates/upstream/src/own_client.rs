@@ -1,5 +1,6 @@
-//! The HTTP/1.1 client for the process's own requests: to the API server, to a telemetry collector,
-//! and in the demo. Idle connections are reused.
+//! The HTTP/1.1 client for the process's own requests, with reuse of idle connections.
+//!
+//! It is used for the API server, for a telemetry collector, and in the demo.
 
 use std::error::Error;
 use std::io;
@@ -42,10 +43,10 @@ pub enum OwnCallError {
     /// No connection could be made, or TLS failed.
     #[error("{0}")]
     Connection(#[from] io::Error),
-    /// The connection broke.
+    /// The connection broke during the request.
     #[error(transparent)]
     Call(#[from] hyper::Error),
-    /// The response is too long, or broke off.
+    /// The response is too long, or was cut short.
     #[error("{0}")]
     Response(Box<dyn Error + Send + Sync>),
     /// The server's name cannot be written as a Host header.
@@ -58,8 +59,8 @@ type Sender = SendRequest<Full<Bytes>>;
 // === impl OwnClient ===
 
 impl OwnClient {
-    /// Creates a client. The server's certificate must be for `server_name`, or for the host if it
-    /// is `None`.
+    /// Creates a client. The server's certificate must be valid for `server_name`, or else for the
+    /// host.
     pub fn new(authority: Authority, server_name: Option<String>, tls: Option<Arc<tls::Client>>, clock: Clock) -> Self {
         let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
         Self {
@@ -78,10 +79,10 @@ impl OwnClient {
         &self.authority
     }
 
-    /// Sends a request and reads the whole response, of at most `longest` bytes.
+    /// Sends a request, and reads the whole response of at most `longest` bytes.
     ///
-    /// An idle connection may have ended before the server saw the request, or after it acted on
-    /// it. So only `is_repeatable` requests use one, with one retry on a new connection.
+    /// An idle connection may end before the server has seen the request, or after it acted on it.
+    /// So only `is_repeatable` requests use idle connections, with one retry on a new connection.
     ///
     /// # Errors
     /// No response came, or it is too long.
@@ -129,7 +130,7 @@ impl OwnClient {
         handshake(TlsConnector::from(tls.http1_config()).connect(name, stream).await?).await
     }
 
-    /// Takes an open idle connection.
+    /// Returns an idle connection, if one is still open.
     fn take_idle(&self) -> Option<Sender> {
         let mut idle = lock(&self.idle);
         idle.retain(|sender| !sender.is_closed());
@@ -154,6 +155,6 @@ where
     Ok(sender)
 }
 
-/// The most idle connections to keep: enough for a controller's workers, or for many clients that
-/// come at once.
+/// The most idle connections to keep: enough for a controller's workers, or for many clients at
+/// once.
 const MOST_IDLE: usize = 16;

@@ -1,9 +1,9 @@
-//! TLS on both sides: rustls with ring, chosen explicitly, so that no other compiled-in provider is
-//! ever picked.
+//! TLS on both sides of a gate: rustls with ring, chosen explicitly. So no other provider is used
+//! even if one is compiled in.
 //!
 //! Certificates and CAs can be replaced while connections stay open, on the listener ([`Listener`])
-//! and towards the upstream ([`Client`]): the owner calls `refresh` now and then. Keys and client
-//! certificates never appear in a `Debug` text; errors name the file and say what was expected.
+//! and towards the upstream ([`Client`]): the owner calls `refresh` regularly. `Debug` texts never
+//! contain keys or client certificates; errors name the file and what was expected.
 
 mod authority;
 mod certificate;
@@ -51,10 +51,10 @@ pub enum TlsError {
     /// The system has no CA certificates, as in an image from scratch.
     #[error("the system has no trusted CA certificates ({0}); set upstream_tls.ca, or SSL_CERT_FILE, to a CA file")]
     NoRoots(String),
-    /// The name cannot be in a certificate.
+    /// This name cannot be in a certificate.
     #[error("`{0}` cannot be a name in a certificate; expected a host name or an IP address")]
     Name(String),
-    /// The egress CA may not sign a certificate for this name.
+    /// The egress CA is not permitted to sign a certificate for this name.
     #[error(
         "the egress CA may not sign for `{0}`; restart the pod, or list the name in egress.ca.names from the beginning"
     )]
@@ -70,7 +70,7 @@ pub enum TlsError {
     Rustls(#[from] rustls::Error),
 }
 
-/// Words a rustls error for a user with wrong files.
+/// Returns the text of a rustls error, for a user with wrong files.
 fn fault(error: &rustls::Error) -> String {
     match error {
         rustls::Error::InconsistentKeys(rustls::InconsistentKeys::KeyMismatch) => {
@@ -80,13 +80,14 @@ fn fault(error: &rustls::Error) -> String {
     }
 }
 
-/// The last error in TLS files, logged once and not at every check of the files.
+/// The last error in TLS files, kept so that it is logged once and not at every check.
 #[derive(Default)]
 struct FileFault(Option<String>);
 
 impl FileFault {
-    /// Returns the result of a check of files. Logs a new error with its consequence, and later
-    /// that the files are good again.
+    /// Returns the result of a check of files, if it succeeded.
+    ///
+    /// Logs a new error with its consequence, and later the return to good files.
     fn report<T>(&mut self, check: Result<T, TlsError>, consequence: &str) -> Option<T> {
         match check {
             Ok(result) => {

@@ -1,10 +1,11 @@
-//! The upstream: connections made here, by group, with a count of every stream.
+//! The connections to an upstream, in several groups, with exact counts of their free streams.
+//!
+//! Only [`Admitted`] requests are sent. A call never waits here: an admitted call either gets a
+//! stream or returns to the limiter. At every moment, the sum of [`Rooms::add_room`] less the calls
+//! that the limiter has admitted is the number of free streams.
 //!
 //! hyper-util's legacy client is not used: it keeps one HTTP/2 connection per authority, so the
-//! 101st watch hangs every other call behind it. Only [`Admitted`] requests are sent. A call is
-//! never kept waiting here: an admitted call either has a stream or goes back to the limiter. The
-//! sum of [`Rooms::add_room`] less the calls that the limiter has let go is at every moment the
-//! number of free streams.
+//! 101st watch would block every other call.
 
 // In the path of a call nothing may panic: what could is written down with its reason.
 #![cfg_attr(not(test), warn(clippy::expect_used, clippy::indexing_slicing, clippy::panic, clippy::unreachable))]
@@ -63,49 +64,48 @@ pub use crate::spec::Host;
 use crate::telemetry::meters::UpstreamMeters;
 use crate::{Current, lock, tls};
 
-/// The receiver of changes in the number of free streams (the room), implemented by the proxy's
-/// driver.
+/// Receives changes in the number of free streams (the room). The proxy's driver implements it.
 ///
-/// It is called without any lock of the pool held, from any task; also from the drop of a
-/// [`StreamLease`] or [`ResponseBody`]. So neither may be dropped under a lock that these methods
-/// take.
+/// It is called by any task, without any lock of the pool held. It may also be called when a
+/// [`StreamLease`] or [`ResponseBody`] is dropped. So neither may be dropped while holding a lock
+/// that these methods take.
 pub trait Rooms: Send + Sync + 'static {
-    /// Reports that `change` more streams of `group` are free (fewer when negative). The sum may be
+    /// Reports that `change` more streams of `group` are free; fewer if negative. The sum may be
     /// below zero for a moment.
     fn add_room(&self, group: Group, change: i64);
-    /// Reports that no connection could be made: waiting calls of `group` need not wait longer.
+    /// Reports a failed connection attempt: waiting calls of `group` can be refused.
     fn unreachable(&self, group: Group);
 }
 
 /// The upstream's address and settings.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Scheme, host, port and base path.
+    /// The upstream's scheme, host, port and base path.
     pub target: Target,
-    /// TLS towards the target; `None` speaks plain HTTP/1.1.
+    /// The TLS client for the upstream; `None` for plain HTTP/1.1.
     pub tls: Option<Arc<tls::Client>>,
-    /// What to send as Host to the upstream.
+    /// The Host header of requests to the upstream.
     pub host: Host,
-    /// The scheme of the gate's own URL, for links to the upstream in response headers to be
+    /// The scheme of the gate's own URL. With it, links to the upstream in response headers are
     /// rewritten; `None` leaves them unchanged.
     pub rewrite_links: Option<Scheme>,
     /// Sets the credentials of requests.
     pub injector: Arc<Injector>,
-    /// The gate's own addresses; they are never connected to.
+    /// The gate's own addresses. It never connects to these.
     pub own: Vec<SocketAddr>,
-    /// The name servers to use if the hosts file points the target's name at the gate.
+    /// The name servers to use if the hosts file maps the upstream's name to the gate.
     pub dns: Dns,
     /// The timeout of a connection attempt: name lookup, TCP, TLS, first HTTP/2 SETTINGS.
     pub connect_timeout: Duration,
-    /// The timeout from the request to the response head, never for long-running calls; `None` for
-    /// no timeout.
+    /// The timeout from the request to the response head; `None` for no timeout. Long-running calls
+    /// never have one.
     pub response_timeout: Option<Duration>,
 }
 
-/// How many connections and streams of a group are open and in use.
+/// The numbers of connections and streams in a group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Occupancy {
-    /// Open connections.
+    /// The number of open connections.
     pub connections: usize,
     /// The number of streams in use.
     pub used: usize,
@@ -120,7 +120,7 @@ pub struct Upstream {
     inner: Arc<Inner>,
 }
 
-/// The metrics to count in, once they are set.
+/// The metrics to record in, once they are set.
 type Meters = OnceLock<UpstreamMeters>;
 
 struct Inner {
@@ -134,17 +134,18 @@ struct Inner {
     /// Set while the upstream refuses the gate's client certificate, so that this is logged once.
     certificate_refused: AtomicBool,
     dialer: Arc<Dialer>,
-    /// The connections, in the order of [`Group`]. Those of upgrades are not pooled.
+    /// The pools of connections, in the order of [`Group`]. Connections for upgrades are not
+    /// pooled.
     pools: [Arc<Pool>; 3],
     /// Counts the connections of upgrades: its reference count is one more than their number.
     upgrades: Arc<()>,
-    /// The last connection error of [`Self::speaks_http2`], and its moment.
+    /// The last connection error in [`Self::speaks_http2`], and when it occurred.
     ahead: tokio::sync::Mutex<Option<(Moment, Arc<DialError>)>>,
 }
 
 impl Upstream {
-    /// Starts without a connection; the first call makes one. Must be called inside a tokio
-    /// runtime.
+    /// Creates the upstream, without a connection until the first call. Must be called inside a
+    /// tokio runtime.
     pub fn start(options: Options, clock: Clock, rooms: Arc<dyn Rooms>) -> Self {
         let dialer = Arc::new(Dialer::new(&options, clock));
         let pool = |group, rooms| Pool::new(group, Arc::clone(&dialer), clock, rooms);
@@ -167,41 +168,46 @@ impl Upstream {
         Self { inner }
     }
 
-    /// Applies changed settings: Host, timeouts and rewriting of links. Everything else stays.
+    /// Applies changed settings: Host, timeouts and rewriting of links. Other settings cannot
+    /// change.
     pub fn adjust(&self, options: &Options) {
         self.inner.dialer.set_timeout(options.connect_timeout);
         self.inner.settings.set(RequestSettings::of(options));
     }
 
-    /// Sets how many calls of `group` wait only for a connection, and makes connections if
-    /// necessary. `calls` is the total, not an increment.
+    /// Sets the number of calls waiting only for a connection in `group`. Starts connections if
+    /// needed.
+    ///
+    /// `calls` is the total, not an increment.
     pub fn want(&self, group: Group, calls: usize) {
         if let Some(pool) = self.inner.pool(group) {
             pool.want(calls);
         }
     }
 
-    /// Returns the error for new calls of `group`, if the last connection attempt failed, the next
-    /// is not due yet and no stream is free.
+    /// Returns the error to report at once to new calls of `group`.
+    ///
+    /// There is one if the last connection attempt failed, the next is not due yet and no stream is
+    /// free.
     pub fn down(&self, group: Group) -> Option<Arc<DialError>> {
         self.inner.pool(group)?.down()
     }
 
-    /// Returns the error of the last connection attempt of `group`, if none has succeeded since and
-    /// no stream is free. Unlike [`Self::down`] it stays when the next attempt is due: it is for
-    /// status pages.
+    /// Returns the error of the last connection attempt of `group`, for status pages.
+    ///
+    /// There is one if no attempt has succeeded since, and no stream is free. Unlike with
+    /// [`Self::down`], the next attempt may be due.
     pub fn unreachable(&self, group: Group) -> Option<Arc<DialError>> {
         self.inner.pool(group)?.unreachable()
     }
 
-    /// Returns a stream for a call the limiter let go. `None` if its connection has closed
-    /// meanwhile: the stream is counted as given back here, and the caller must requeue the call.
+    /// Returns a stream for a call just admitted by the limiter. `None` if its connection has
+    /// closed: the caller must give the call back to the limiter.
     pub fn checkout(&self, group: Group) -> Option<StreamLease> {
         self.inner.pool(group)?.checkout()
     }
 
-    /// Returns a stream for an exempt call: a free one, or the first from a new connection, whoever
-    /// it is made for.
+    /// Returns a stream for an exempt call: a free stream, or the first one of any new connection.
     ///
     /// # Errors
     /// The connection made for this call failed.
@@ -210,13 +216,14 @@ impl Upstream {
         self.inner.pool(group).unwrap_or(exempt).take_exempt().await
     }
 
-    /// Sends the request and returns at the response head. Adapts the request to the upstream
-    /// (hop-by-hop fields, Host, base path, credentials) and the response to the client. A request
-    /// that the upstream provably did not process is sent again on another connection; nothing else
-    /// ever is. Dropping the future resets the stream.
+    /// Sends a request, and returns when the response head has arrived.
+    ///
+    /// Adapts the request to the upstream (hop-by-hop fields, Host, base path, credentials) and the
+    /// response to the client. A request is sent again on another connection only if the upstream
+    /// provably did not process it. Dropping the future resets the stream.
     ///
     /// # Errors
-    /// Says what happened to the request; see [`SendError`].
+    /// What happened to the request; see [`SendError`].
     pub fn send(
         &self,
         lease: StreamLease,
@@ -228,7 +235,7 @@ impl Upstream {
         async move { within(limit, self.transmit(attempt.as_mut().map_err(|error| error.clone())?)).await }
     }
 
-    /// Sets the metrics to count in. Call it once.
+    /// Sets the metrics to record in. Must be called only once.
     pub fn measure(&self, meters: UpstreamMeters) {
         let first = self.inner.dialer.meters.set(meters).is_ok();
         debug_assert!(first, "an upstream has one set of meters");
@@ -246,8 +253,8 @@ impl Upstream {
         )
     }
 
-    /// Returns true if the upstream speaks HTTP/2. Connects to find out, if it is not known yet;
-    /// calls use that connection later.
+    /// Returns true if the upstream speaks HTTP/2. If this is unknown, makes a connection to find
+    /// out; calls use that connection later.
     ///
     /// # Errors
     /// No connection could be made.
@@ -272,24 +279,24 @@ impl Upstream {
         Ok(short.is_multiplexed().unwrap_or_default())
     }
 
-    /// Returns true if the response's headers have a link leading past the gate to the upstream.
+    /// Returns true if the response's headers have a link to the upstream, bypassing the gate.
     pub fn leads_past(&self, headers: &HeaderMap) -> bool {
         links::are_in(headers) && links::lead_past(headers, &self.inner.target, &self.inner.settings.get().host)
     }
 
-    /// Returns what sets credentials, for its checks of requests.
+    /// Returns the injector of credentials, for its checks of requests.
     pub fn injector(&self) -> &Injector {
         &self.inner.injector
     }
 
-    /// Returns how often the client certificate or the CAs were replaced. Calls under one number
-    /// have the same certificate.
+    /// Returns how often the client certificate or the CAs were replaced. Calls made at the same
+    /// number use the same certificate.
     pub fn certificate_changes(&self) -> u64 {
         self.inner.tls_changes.load(Ordering::SeqCst)
     }
 }
 
-/// The settings for sending requests, as a reload may change them.
+/// The settings for sending requests, replaced when the configuration is reloaded.
 #[derive(Clone, Debug)]
 struct RequestSettings {
     host: Host,
@@ -310,8 +317,7 @@ impl Inner {
         self.pools.get(group as usize)
     }
 
-    /// Uses changed TLS files. Earlier connections take no more calls once new ones replace them;
-    /// their streams run on.
+    /// Reads changed TLS files. Then new connections replace the old ones; calls on these continue.
     fn refresh_tls(&self) {
         let Some(tls) = &self.dialer.tls else { return };
         tls.refresh(self.clock.now());
@@ -341,7 +347,7 @@ pub async fn connect(options: &Options, clock: Clock) -> Result<Bare, DialError>
     Dialer::new(options, clock).connect_bare().await
 }
 
-/// Retires idle and old connections while the upstream is in use.
+/// Closes idle and old connections regularly, as long as the upstream is in use.
 async fn maintain(upstream: Weak<Inner>, clock: Clock) {
     loop {
         clock.sleep(MAINTAIN_EVERY).await;
@@ -353,5 +359,5 @@ async fn maintain(upstream: Weak<Inner>, clock: Clock) {
 
 /// The time between two connection attempts of [`Upstream::speaks_http2`].
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
-/// The time between two rounds of closing connections, short beside the 75 s of idle connections.
+/// The time between two rounds of closing connections, short compared to the 75 s of an idle one.
 const MAINTAIN_EVERY: Duration = Duration::from_secs(5);

@@ -1,7 +1,8 @@
-//! A cache of recent token reviews.
+//! A cache of the results of token reviews.
 //!
-//! A token is known by a digest under a secret key: none is stored, and none can be made to collide
-//! with another. The cache is bounded, and wrong tokens never displace right ones.
+//! Instead of a token, it stores a digest made with a secret key. So nobody can read tokens from
+//! it, or find two tokens with the same digest. The cache is limited in size, and invalid tokens
+//! never displace valid ones.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,17 +10,17 @@ use std::time::Duration;
 
 use crate::moment::Moment;
 
-/// The keyed digest of a token.
+/// A digest of a token, made with a secret key.
 pub(super) type Digest = [u8; 32];
 
-/// What the cache knows of a token.
+/// The cached result for a token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum CachedVerdict {
-    /// The token is a valid one of this client. If `due`, it should be reviewed again.
+    /// The token is valid, and belongs to this client. If `due`, it should be reviewed again.
     Right { client: Arc<str>, due: bool },
     /// The token is not valid.
     Wrong,
-    /// The token was not reviewed, or too long ago.
+    /// There is no result, or it is too old.
     Unknown,
 }
 
@@ -39,7 +40,7 @@ impl VerdictCache {
         Self { right: HashMap::new(), wrong: HashMap::new(), lasts }
     }
 
-    /// Returns what is known of a token.
+    /// Returns the cached result for a token.
     pub(super) fn look(&self, token: &Digest, now: Moment) -> CachedVerdict {
         if let Some((asked, client)) = self.right.get(token).filter(|(asked, _)| now < *asked + self.lasts) {
             return CachedVerdict::Right { client: Arc::clone(client), due: now >= *asked + self.lasts / 2 };
@@ -50,8 +51,8 @@ impl VerdictCache {
         }
     }
 
-    /// Records the result of a review requested at `asked`: the token's client, if the token is
-    /// valid.
+    /// Records the result of a review: `client` is `None` for an invalid token. `asked` is the time
+    /// at which the review was requested.
     pub(super) fn learn(&mut self, token: Digest, client: Option<Arc<str>>, asked: Moment) {
         self.right.remove(&token);
         self.wrong.remove(&token);

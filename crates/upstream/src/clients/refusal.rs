@@ -1,4 +1,4 @@
-//! Reasons to refuse a client.
+//! Reasons for refusing a client.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use http::StatusCode;
 
 use crate::credentials::ApiError;
 
-/// Why a client is refused. It names no other client, and no token.
+/// Why a client is refused. The text names no other client, and no token.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum ClientRefusal {
     /// The client sent no token or certificate.

@@ -1,4 +1,4 @@
-//! Token reviews (`TokenReview`), one for all calls waiting for the same token.
+//! Token reviews (`TokenReview`), one at a time for each token, shared by all calls waiting for it.
 //!
 //! A token in use is reviewed again in the background before its cached result expires, so only its
 //! first call waits. If the API server does not answer, clients not in the cache are refused.
@@ -19,7 +19,7 @@ use crate::credentials::{Api, ApiError};
 use crate::lock;
 use crate::telemetry::table;
 
-/// Reviews tokens, with a cache.
+/// Determines the client of a token, by a review or from the cache.
 #[derive(derive_more::Debug)]
 #[debug("Reviewer({api:?})")]
 pub(super) struct Reviewer {
@@ -33,13 +33,13 @@ pub(super) struct Reviewer {
 
 struct ReviewState {
     cache: VerdictCache,
-    /// The reviews under way, to wait for.
+    /// The reviews in progress, for calls to wait for.
     asked: HashMap<Digest, watch::Receiver<Option<ReviewAnswer>>>,
-    /// The number of reviews under way for tokens not in the cache.
+    /// The number of reviews in progress for tokens not in the cache.
     first: usize,
 }
 
-/// The client of a token; `None` for an invalid token.
+/// The result of a review: the token's client, or `None` for an invalid token.
 type ReviewAnswer = Result<Option<Arc<str>>, Arc<ApiError>>;
 
 // === impl Reviewer ===
@@ -90,7 +90,7 @@ impl Reviewer {
         }
     }
 
-    /// Starts a review in a task of its own: others may wait for it after the call is gone.
+    /// Starts a review in its own task, so that other calls can wait for it even if this one ends.
     fn ask(
         self: &Arc<Self>,
         state: &mut ReviewState,
@@ -141,15 +141,16 @@ impl Reviewer {
     }
 }
 
-/// The result of a cache lookup: a client, or a review to wait for.
+/// The result of a lookup in the cache: a known client, or a review in progress.
 enum ReviewLookup {
     Known(Arc<str>),
     Asked(watch::Receiver<Option<ReviewAnswer>>),
 }
 
-/// Returns the client's name from the API server's response, if the token is valid and for one of
-/// the expected audiences. An API server that does not know audiences names none; then the token is
-/// for none.
+/// Returns the client's name from the API server's response; `None` for an invalid token.
+///
+/// A token must be for one of the expected audiences. If the response names no audience, because
+/// the API server does not know audiences, the token is invalid.
 fn client(answer: &Value, audiences: &[String]) -> Result<Option<Arc<str>>, ApiError> {
     let status = answer.get("status").filter(|_| answer.get("kind").and_then(Value::as_str) == Some("TokenReview"));
     let status = status.ok_or_else(|| ApiError::Answer("it is not a TokenReview with a status".to_owned()))?;
@@ -171,9 +172,9 @@ fn client(answer: &Value, audiences: &[String]) -> Result<Option<Arc<str>>, ApiE
 const PATH: &str = "/apis/authentication.k8s.io/v1/tokenreviews";
 /// The timeout of a review, below the response timeout of Go's clients.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// The most reviews at once for tokens not in the cache.
+/// The most reviews in progress for tokens not in the cache.
 const MOST_FIRST: usize = 256;
-/// The most reviews at once.
+/// The most reviews in progress for all tokens.
 const MOST_ASKED: usize = 512;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The token in a request: where each kind of listener finds it.
+//! Finds the token in a request. Each kind of listener expects it in another header.
 
 use std::borrow::Cow;
 
@@ -21,8 +21,8 @@ pub(super) fn in_header<'a>(header: &HeaderName, headers: &'a HeaderMap) -> Resu
     }
 }
 
-/// Returns the token in these values of `Proxy-Authorization`: a bearer token, or the password of a
-/// login.
+/// Returns the token in these values of `Proxy-Authorization`: a bearer token, or else the
+/// password.
 pub(super) fn to_proxy<'a>(shown: &[&'a [u8]]) -> Result<Cow<'a, str>, ClientRefusal> {
     let text = only(shown, EXPECTED_LOGIN)?;
     if let Some(token) = bearer(text).filter(|token| !token.is_empty()) {
@@ -36,7 +36,7 @@ pub(super) fn to_proxy<'a>(shown: &[&'a [u8]]) -> Result<Cow<'a, str>, ClientRef
     token.map(|token| Cow::Owned(token.to_owned())).ok_or(ClientRefusal::NothingShown(EXPECTED_LOGIN))
 }
 
-/// Returns the only value; none or several are refused.
+/// Returns the single value of a header. None or several are an error.
 fn only<'a>(shown: &[&'a [u8]], expected: &'static str) -> Result<&'a str, ClientRefusal> {
     match shown {
         [] => Err(ClientRefusal::NothingShown(expected)),
@@ -45,17 +45,17 @@ fn only<'a>(shown: &[&'a [u8]], expected: &'static str) -> Result<&'a str, Clien
     }
 }
 
-/// Returns the token of a header, as kube-apiserver finds it: behind `Bearer` in any case, up to
-/// the next space.
+/// Returns the bearer token in a header. As in kube-apiserver, `Bearer` may be in any case, and the
+/// token ends at the next space.
 fn bearer(value: &str) -> Option<&str> {
     let mut words = value.trim().split(' ');
     words.next().filter(|scheme| scheme.eq_ignore_ascii_case("bearer"))?;
     words.next()
 }
 
-/// The header with the token for APIs other than Kubernetes. It is never sent upstream.
+/// The header for clients' tokens, for APIs other than Kubernetes. It is never sent upstream.
 pub(super) const TOKEN: HeaderName = HeaderName::from_static("tidegate-client-token");
-/// The header with the token for forward proxies.
+/// The header for clients' tokens at a forward proxy.
 pub(super) const TO_PROXY: HeaderName = PROXY_AUTHORIZATION;
 const EXPECTED_BEARER: &str = "expected its service account's token as Authorization: Bearer";
 const EXPECTED_TOKEN: &str = "expected its service account's token in the header Tidegate-Client-Token";

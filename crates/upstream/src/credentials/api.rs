@@ -13,7 +13,7 @@ use crate::clock::Clock;
 use crate::own_client::{OwnCallError, OwnClient};
 use crate::tls::TlsError;
 
-/// Why a request of the process to the API server failed.
+/// Why a request of the process itself to the API server failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ApiError {
     /// No response came from this address, or it broke off.
@@ -22,7 +22,7 @@ pub enum ApiError {
     /// The response is not what was expected.
     #[error("the response of the API server cannot be read: {0}")]
     Answer(String),
-    /// The API server took too long.
+    /// No response came within this time.
     #[error("the API server did not answer within {} s", .0.as_secs())]
     Late(Duration),
     /// The API server answered with an error.
@@ -34,10 +34,10 @@ pub enum ApiError {
         method: Method,
         /// The path of the request.
         path: String,
-        /// The message in the API server's answer.
+        /// The message in the response.
         message: String,
     },
-    /// The gate's own credential is not available.
+    /// The gate has no credential of its own at the moment.
     #[error(transparent)]
     Credential(#[from] Arc<ExecPluginError>),
     /// The request is malformed.
@@ -67,7 +67,7 @@ impl Api {
     /// Creates a client of an API server, with `agent` as its User-Agent.
     ///
     /// # Errors
-    /// TLS to it cannot be set up.
+    /// TLS to the API server cannot be set up.
     pub fn new(resolved: &ResolvedUpstream, agent: &'static str, clock: Clock) -> Result<Self, ApiError> {
         let target = &resolved.target;
         let tls = resolved.tls(true)?;
@@ -90,7 +90,8 @@ impl Api {
         self.call(Method::PATCH, path, kind, Bytes::from(patch.to_string())).await
     }
 
-    /// Posts a review object and returns the answer. A review changes nothing.
+    /// Posts a review, such as a `TokenReview`, and returns the answer. It changes nothing on the
+    /// server.
     pub async fn post(&self, path: &str, object: &Value) -> Result<Value, ApiError> {
         self.call(Method::POST, path, "application/json", Bytes::from(object.to_string())).await
     }
@@ -134,7 +135,7 @@ impl Api {
 // === impl ApiError ===
 
 impl ApiError {
-    /// Returns true if another client has changed the object meanwhile (409).
+    /// Returns true for the status 409: another client has changed the object meanwhile.
     pub const fn is_conflict(&self) -> bool {
         matches!(self, Self::Status { status: StatusCode::CONFLICT, .. })
     }

@@ -1,14 +1,15 @@
-//! Exec plugins of a kubeconfig, run as client-go does: a program prints an `ExecCredential` with a
-//! token, a client certificate, or both.
+//! Exec plugins of a kubeconfig, run as by client-go: programs printing an `ExecCredential`.
 //!
-//! The plugin runs once at a time, in its own task. The credential is renewed in the background
-//! before it expires. Calls wait for a run only without a usable credential: at first, and after it
-//! has expired. After a 401 they wait for at most 2 s, and exempt calls do not wait: one API may
-//! refuse a credential that all others accept. A failed plugin runs again after 1 s, doubling to a
+//! Such a credential has a token, a client certificate, or both. The plugin runs in its own task,
+//! one run at a time, and renews the credential in the background before it expires.
+//!
+//! Calls wait for a run only if there is no usable credential: at the start, and after it has
+//! expired. After a 401 they wait for at most 2 s, because one API may refuse a credential that all
+//! others accept; exempt calls do not wait. A failed plugin runs again after 1 s, then 2 s, up to a
 //! minute; a valid credential stays in use meanwhile.
 //!
-//! As with client-go, a credential that was already expired when the plugin printed it is sent, and
-//! the server decides: the plugin may want to run each time, or this machine's clock is ahead.
+//! A plugin may print a credential that has already expired. As in client-go it is sent, and the
+//! server decides: the plugin may want to run each time, or this machine's clock is ahead.
 
 mod plugin;
 
@@ -23,7 +24,7 @@ use crate::clock::Clock;
 use crate::moment::Moment;
 use crate::{lock, tls};
 
-/// Why the gate's own credentials are not available. Shows no credential.
+/// Why the gate has no credentials of its own. Contains no secret.
 #[derive(Debug, thiserror::Error)]
 #[error("the exec plugin `{command}` gave no credential: {failure}")]
 pub struct ExecPluginError {
@@ -31,54 +32,55 @@ pub struct ExecPluginError {
     failure: PluginFailure,
 }
 
-/// An exec plugin and its last credential.
+/// An exec plugin, and the credential from its last run.
 #[derive(derive_more::Debug)]
 #[debug("*** of the exec plugin {}", plugin.command)]
 pub(super) struct Exec {
     plugin: Plugin,
-    /// The TLS client to use the plugin's client certificates with.
+    /// The TLS client to give the plugin's client certificates to.
     client: OnceLock<Arc<tls::Client>>,
     state: Mutex<ExecState>,
-    /// Notifies waiting calls of the end of a run.
+    /// Notifies waiting calls when a run of the plugin ends.
     ended: watch::Sender<()>,
 }
 
 #[derive(Default)]
 struct ExecState {
     held: Option<HeldCredential>,
-    /// When the run under way started, if there is one.
+    /// The start of the current run of the plugin, if it is running.
     running: Option<Moment>,
     /// Set if the upstream refused the credential.
     refused: bool,
-    /// How many fresh credentials were refused in a row.
+    /// The number of new credentials refused in a row.
     refusals: u32,
     failure: Option<RunFailure>,
-    /// Set once the log says that the credential has expired.
+    /// Set once an expired credential was logged.
     is_reported: bool,
 }
 
-/// The credential the plugin printed last.
+/// The credential from the plugin's last run.
 struct HeldCredential {
     token: Option<String>,
     since: Moment,
     /// The end of the credential's validity; `None` if it is valid until the upstream refuses it.
     ends: Option<Moment>,
     refresh_at: Moment,
-    /// From when on a call waits a little for a renewal before it uses this credential.
+    /// The time at which the credential becomes doubtful: later calls first wait briefly for a new
+    /// one.
     doubtful_at: Moment,
     number: u64,
 }
 
-/// Whether a call can use a credential now.
+/// Whether calls can use the credential now.
 enum Availability {
     Usable,
-    /// There is a credential, but the run under way may bring a better one: wait until this moment.
+    /// There is a credential, but it may be useless: wait for the current run until this moment.
     Doubtful(Moment),
-    /// There is no credential until a run has ended.
+    /// There is no credential: wait for a run to end.
     Nothing,
 }
 
-/// Why the last run failed, and when to run again.
+/// A failed run: its error, and the time of the next run.
 struct RunFailure {
     error: Arc<ExecPluginError>,
     times: u32,
@@ -92,13 +94,13 @@ impl Exec {
         Self { plugin, client: OnceLock::new(), state: Mutex::default(), ended: watch::Sender::new(()) }
     }
 
-    /// Sets the TLS client to use the plugin's client certificates with.
+    /// Sets the TLS client to give the plugin's client certificates to.
     pub(super) fn shows_on(&self, client: &Arc<tls::Client>) {
         // the first stays: one gate has one upstream
         self.client.get_or_init(|| Arc::clone(client));
     }
 
-    /// Waits for a credential. An exempt call takes the present one, if any, at once.
+    /// Waits for a credential. An exempt call uses the current one, if any, without waiting.
     pub(super) async fn ready(self: &Arc<Self>, is_exempt: bool, clock: Clock) -> Result<(), Arc<ExecPluginError>> {
         let mut ended = self.ended.subscribe();
         loop {
@@ -115,12 +117,12 @@ impl Exec {
         }
     }
 
-    /// Returns the token and the number of its credential; each new credential has the next number.
+    /// Returns the token of the current credential, and the credential's number.
     pub(super) fn token(&self) -> (Option<String>, u64) {
         lock(&self.state).held.as_ref().map_or((None, 0), |held| (held.token.clone(), held.number))
     }
 
-    /// Records that the upstream answered 401 to the credential of this number.
+    /// Records a 401 response to the credential with this number.
     pub(super) fn refused(self: &Arc<Self>, number: u64, clock: Clock) {
         let mut state = lock(&self.state);
         let ExecState { held: Some(held), refusals, refused, .. } = &mut *state else { return };
@@ -135,7 +137,7 @@ impl Exec {
         let _started = self.look(clock);
     }
 
-    /// Returns whether a credential can be used. Starts a run of the plugin if one is due.
+    /// Returns whether calls can use the credential now. Starts a run of the plugin if one is due.
     fn look(self: &Arc<Self>, clock: Clock) -> Result<Availability, Arc<ExecPluginError>> {
         let now = clock.now();
         let mut state = lock(&self.state);
@@ -171,7 +173,7 @@ impl Exec {
 }
 
 impl ExecState {
-    /// Records the result of a run: the token and how long it is still valid.
+    /// Records the result of a run. The answer has a token, and the time for which it is valid.
     fn ended(&mut self, answer: Result<(Option<String>, Option<Duration>), PluginFailure>, command: &str, now: Moment) {
         self.running = None;
         match answer {
@@ -214,22 +216,23 @@ impl ExecState {
     }
 }
 
-/// How long before a credential expires it is renewed; a fifth of its life if that is shorter.
+/// The time between the renewal of a credential and its expiry, or a fifth of its life if shorter.
 const AHEAD: Duration = Duration::from_secs(300);
-/// The age a second credential must have before a 401 to it starts another run. The first 401
-/// starts a run at once; if that does not help, the next credential must be this old, the one after
-/// it three times, and so on.
+/// The age of the second credential before a 401 to it starts another run.
+///
+/// The first 401 starts a run at once. If this does not help, the next credential must have this
+/// age at its 401, the one after it three times this age, and so on.
 const AFTER_REFUSAL: Duration = Duration::from_secs(2);
-/// The longest wait of a call for a run while a valid credential exists.
+/// The longest wait of calls for a run if a credential exists.
 const A_LITTLE: Duration = Duration::from_secs(2);
-/// The time between renewals of a credential that expires this soon; client-go runs the plugin at
-/// each call.
+/// The time between renewals of a credential with less time left than this, or with none. Here
+/// client-go would run the plugin at each call.
 const RENEW_ENDED: Duration = Duration::from_secs(10);
-/// A credential that had expired when it came is probably useless at this age: for that long no
-/// call has come to renew it.
+/// The age limit of a credential printed as already expired. At this age it is probably useless:
+/// for so long no call has come to renew it.
 const DOUBT_ENDED: Duration = Duration::from_secs(60);
 const MOST_REFUSALS: u32 = 7;
-/// A refused credential of at least this age is new trouble: refusals before it are forgotten.
+/// The age of a proven credential: if it is refused at this age, earlier refusals are forgotten.
 const CALM: Duration = Duration::from_secs(600);
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);

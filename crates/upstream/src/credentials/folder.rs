@@ -1,15 +1,14 @@
-//! The controller's files: `ca.crt`, `token`, `namespace` and a `kubeconfig` in a folder both
-//! containers mount, or the text of a kubeconfig alone.
+//! The folder of files for the controller: `ca.crt`, `token`, `namespace` and `kubeconfig`.
 //!
-//! Beside them, for the gate alone (0600): `ca.key`. A gate that restarts in the same pod continues
-//! with the CA and the token of its predecessor. Otherwise the controller, which reads its
-//! kubeconfig once, would trust no gate until it restarts too.
+//! Both containers mount it. (The text of a kubeconfig can also be made alone.) The folder also has
+//! `ca.key`, readable only by the gate (0600). A gate that restarts in the same pod uses the CA and
+//! the token of its predecessor. Otherwise the controller, which reads its kubeconfig once, would
+//! trust no gate until it restarts too.
 //!
-//! Each file is written beside its place and renamed into it: a reader sees the old one or the new
-//! one. All are readable to everyone in the pod (0644), the token too, as kubelet's own are: the
-//! controller usually runs under another user than the gate, and the folder is a volume of this
-//! pod, which no other pod can mount. Where there is no such volume, the folder is made for the
-//! gate's own user (0700).
+//! Each file is written under another name and then renamed, so that a reader sees the old file or
+//! the new one. All are readable to everyone in the pod (0644), the token too, as kubelet's own
+//! are. The controller usually runs as another user than the gate, and no other pod can mount the
+//! volume. Without such a volume, the folder is created for the gate's own user only (0700).
 
 use std::fs::{self, DirBuilder, OpenOptions, Permissions};
 use std::io::{self, Read, Write};
@@ -19,19 +18,19 @@ use std::path::{Path, PathBuf};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
-/// The files to write for the controller. A file with `None` is left as it is.
+/// The files to write for the controller. A file of content `None` is left unchanged.
 #[derive(Clone, derive_more::Debug)]
 #[debug("Contents for {server:?}")]
 pub struct Contents<'a> {
-    /// The certificate of the CA the controller is to trust, as PEM.
+    /// The CA certificate for the controller to trust, as PEM.
     pub ca: &'a str,
-    /// The CA's key as PEM, for this gate after a restart.
+    /// The CA's key as PEM, for a restart of this gate.
     pub ca_key: Option<&'a str>,
     /// The token the controller must send.
     pub token: Option<&'a str>,
-    /// The namespace the controller runs in.
+    /// The namespace of the controller.
     pub namespace: Option<&'a str>,
-    /// The gate's address, `https://host:port`; without it no kubeconfig is written.
+    /// The gate's address, `https://host:port`; if `None`, no kubeconfig is written.
     pub server: Option<&'a str>,
 }
 
@@ -76,7 +75,7 @@ pub fn write_public(folder: &Path, files: &[(&str, &[u8])]) -> Result<(), Folder
     files.iter().try_for_each(|(name, content)| replace(folder, name, content, MODE))
 }
 
-/// Stores the CA for decrypting TLS in the gate's own folder, for after a restart.
+/// Stores the CA for decrypting TLS in the gate's own folder, to be used after a restart.
 ///
 /// # Errors
 /// The file could not be written.
@@ -85,8 +84,8 @@ pub fn keep_egress_ca(folder: &Path, kept: &str) -> Result<(), FolderError> {
     replace(folder, EGRESS_CA, kept.as_bytes(), MODE_OF_KEYS)
 }
 
-/// Returns the CA for decrypting TLS from before a restart, unless others could have written or
-/// read its file.
+/// Returns the CA for decrypting TLS as stored before a restart. `None` if other users could have
+/// written or read its file.
 pub fn left_egress_ca(folder: &Path) -> Option<String> {
     left(&folder.join(EGRESS_CA), 0o077)
 }
@@ -100,7 +99,7 @@ fn make(folder: &Path, mode: u32) -> Result<(), FolderError> {
     made.and_then(|()| set()).map_err(|error| FolderError { path: folder.to_owned(), error })
 }
 
-/// Writes a file under another name and renames it, so that readers never see a part of it.
+/// Writes a file under a temporary name and renames it, so that readers never see a partial file.
 fn replace(folder: &Path, name: &str, content: &[u8], mode: u32) -> Result<(), FolderError> {
     let path = folder.join(name);
     let beside = folder.join(format!(".{name}.new"));
@@ -108,18 +107,19 @@ fn replace(folder: &Path, name: &str, content: &[u8], mode: u32) -> Result<(), F
     written.map_err(|error| FolderError { path, error })
 }
 
-/// Returns the CA key from before a restart, unless others could have written or read its file.
+/// Returns the CA key as stored before a restart. `None` if other users could have written or read
+/// its file.
 pub fn left_ca_key(folder: &Path) -> Option<String> {
     left(&folder.join(CA_KEY), 0o077)
 }
 
-/// Returns the controller's token from before a restart, unless others could have written its file.
+/// Returns the controller's token as stored before a restart. `None` if other users could have
+/// written its file.
 pub fn left_token(folder: &Path) -> Option<String> {
     left(&folder.join(TOKEN), 0o022)
 }
 
-/// Reads a small regular file of this user's own, unless others have any of the permissions in
-/// `mask`.
+/// Reads a small regular file of this user. `None` if other users have any permission in `mask`.
 fn left(path: &Path, mask: u32) -> Option<String> {
     let own = fs::metadata("/proc/self").ok()?.uid();
     let listed = fs::symlink_metadata(path).ok()?;
@@ -134,8 +134,8 @@ fn left(path: &Path, mask: u32) -> Option<String> {
     Some(text)
 }
 
-/// Returns a kubeconfig for a gate, with the token in `token_file`; without one if the gate uses
-/// its own credentials.
+/// Returns a kubeconfig for a gate. If `token_file` is `None`, clients send no token, because the
+/// gate uses its own credentials.
 pub fn kubeconfig(server: &str, ca: Option<&str>, namespace: Option<&str>, token_file: Option<&Path>) -> String {
     let ca = ca.map_or_else(String::new, |pem| format!("\n    certificate-authority-data: {}", STANDARD.encode(pem)));
     let namespace = namespace.map_or_else(String::new, |name| format!("\n    namespace: {}", quoted(name)));
@@ -150,7 +150,7 @@ pub fn kubeconfig(server: &str, ca: Option<&str>, namespace: Option<&str>, token
     )
 }
 
-/// Returns text as a safe YAML scalar: JSON strings are YAML.
+/// Returns text as a quoted YAML scalar: JSON strings are valid YAML.
 fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
@@ -173,12 +173,12 @@ const MODE: u32 = 0o644;
 /// The mode of key files: readable to the gate's own user.
 const MODE_OF_KEYS: u32 = 0o600;
 const CA_KEY: &str = "ca.key";
-/// The file with the egress CA's key and certificates: one file, so that they fit together.
+/// The file of the egress CA: its key and certificates, in one file so that they always match.
 const EGRESS_CA: &str = "egress-ca.pem";
 const TOKEN: &str = "token";
 /// The largest file to read; keys and tokens are smaller.
 const LARGEST: u64 = 64 << 10;
-/// The mode of a new folder. It is not a volume of a pod, so no other user needs it.
+/// The mode of a new folder. No other user needs it, because it is not a volume of a pod.
 const FOLDER_MODE: u32 = 0o700;
 /// The mode of a folder with world-readable files.
 const PUBLIC_FOLDER_MODE: u32 = 0o755;

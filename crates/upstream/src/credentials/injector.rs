@@ -1,7 +1,7 @@
-//! The credentials of a request: the client's own, or the gate's instead of them.
+//! Sets the credentials of each request: either the client's own, or the gate's in their place.
 //!
-//! They are never added only if missing, because they must not depend on what the client happens to
-//! send.
+//! The gate's credentials are never a mere default for clients without any: what is sent must not
+//! depend on the client.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, LazyLock};
@@ -13,27 +13,27 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use super::{Credential, ExecPluginError, PodToken};
 use crate::clock::Clock;
 
-/// Sets the credentials of a request. Either the client's are passed through, or the gate's replace
-/// them.
+/// Sets the credentials of requests. The client's own are passed through, or replaced by the
+/// gate's.
 #[derive(Debug)]
 pub struct Injector(Option<Inject>);
 
-/// The gate's own credentials; they replace the client's.
+/// The gate's own credentials, sent in place of the client's.
 #[derive(Debug)]
 pub struct Inject {
     /// The header to add; `None` if the gate's credential is its client certificate.
     pub credential: Option<Credential>,
     /// True if clients may act as other users, by Impersonate-* headers.
     pub impersonation: bool,
-    /// The gate's own Impersonate-* headers, which it adds.
+    /// The gate's own Impersonate-* headers, to be added to requests.
     pub acting_as: Vec<(HeaderName, HeaderValue)>,
-    /// The token clients must send to use the gate's credentials.
+    /// The token required from clients before they may use the gate's credentials.
     pub required_token: Option<PodToken>,
     /// The clock for renewing credentials.
     pub clock: Clock,
 }
 
-/// The number of a credential, to compare it with the present one when its request is refused.
+/// The version of a credential. If its request is refused, it is compared with the current version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CredentialVersion(u64);
 
@@ -56,20 +56,20 @@ pub enum CredentialRefusal {
 }
 
 impl Injector {
-    /// Leaves the client's own credentials.
+    /// Creates an injector without credentials: the client's own stay in its requests.
     pub const fn pass_through() -> Self {
         Self(None)
     }
 
-    /// Replaces the client's credentials with these.
+    /// Creates an injector of these credentials, in place of the client's.
     pub const fn inject(inject: Inject) -> Self {
         Self(Some(inject))
     }
 
-    /// Checks a request's headers before it waits.
+    /// Checks a request's headers as soon as it arrives, before it has to wait.
     ///
     /// # Errors
-    /// Says why it is refused, with a 401 or 403 to the client.
+    /// Why the request is refused, with a 401 or 403 to the client.
     pub fn check(&self, headers: &HeaderMap) -> Result<(), CredentialRefusal> {
         let Some(inject) = &self.0 else { return Ok(()) };
         if inject.required_token.as_ref().is_some_and(|token| !token.is_shown(headers)) {
@@ -84,8 +84,8 @@ impl Injector {
         }
     }
 
-    /// Waits for the gate's credentials; only an exec plugin makes it wait. An exempt call does not
-    /// wait for a renewal. `Upstream` calls this.
+    /// Waits until the gate has credentials. This takes time only with an exec plugin; an exempt
+    /// call does not wait for a renewal. `Upstream` calls this.
     ///
     /// # Errors
     /// No credentials are available.
@@ -98,8 +98,8 @@ impl Injector {
         }
     }
 
-    /// Replaces the client's credentials with the gate's, if so configured. `Upstream::send` calls
-    /// this.
+    /// Replaces the client's credentials in a request, if the gate uses its own. `Upstream::send`
+    /// calls this.
     pub fn authorize(&self, headers: &mut HeaderMap) -> CredentialVersion {
         let Some(inject) = &self.0 else { return CredentialVersion(0) };
         strip(headers, inject.impersonation && inject.acting_as.is_empty());
@@ -115,8 +115,8 @@ impl Injector {
         CredentialVersion(number)
     }
 
-    /// Returns a salted hash of the gate's credential, to see whether it has changed; `None` if
-    /// clients send their own.
+    /// Returns a salted hash of the gate's credential, for noticing changes. `None` if clients send
+    /// their own credentials.
     pub fn mark(&self) -> Option<u64> {
         static SALT: LazyLock<RandomState> = LazyLock::new(RandomState::new);
         let inject = self.0.as_ref()?;
@@ -124,15 +124,15 @@ impl Injector {
         Some(SALT.hash_one(inject.credential.as_ref().map(header)))
     }
 
-    /// Returns the time since the last successful read of the credential's file; `None` without a
+    /// Returns the time since the credential's file was last read successfully; `None` without a
     /// file.
     pub fn age(&self) -> Option<Duration> {
         let inject = self.0.as_ref()?;
         inject.credential.as_ref()?.secret.age(inject.clock.now())
     }
 
-    /// Records a 401 to this credential, so that it is read again before its next use.
-    /// `Upstream::send` calls this.
+    /// Records a 401 to this version of the credential, so that it is read again before its next
+    /// use. `Upstream::send` calls this.
     pub fn upstream_said_unauthorized(&self, version: CredentialVersion) {
         if let Some(Inject { credential: Some(credential), clock, .. }) = &self.0 {
             credential.secret.refused(version.0, *clock);
@@ -140,7 +140,7 @@ impl Injector {
     }
 }
 
-/// Removes every credential of the client.
+/// Removes the client's credentials from a request's headers.
 fn strip(headers: &mut HeaderMap, impersonation: bool) {
     headers.remove(AUTHORIZATION);
     let others: Vec<HeaderName> = headers.keys().filter(|name| is_identity(name, impersonation)).cloned().collect();
@@ -160,8 +160,7 @@ fn is_identity(name: &HeaderName, impersonation: bool) -> bool {
         || CLIENT_CERTIFICATES.split(' ').any(|header| name == header)
 }
 
-/// Removes the bearer token from the WebSocket subprotocols. The other subprotocols stay, each on
-/// its line.
+/// Removes the bearer token from the WebSocket subprotocols; the others keep their lines.
 fn strip_websocket_bearer(headers: &mut HeaderMap) {
     let is_bearer = |one: &[u8]| one.get(..BEARER.len()).is_some_and(|start| start.eq_ignore_ascii_case(BEARER));
     let without_bearer = |line: &HeaderValue| {

@@ -1,8 +1,8 @@
 //! kubeconfig files: found, merged and read as client-go does.
 //!
-//! `KUBECONFIG` is a list of files: the first that names a cluster, user, context or the current
-//! context wins. Paths in a file are relative to it. What cannot be used is an error; another
-//! identity is never used silently. Fields with secrets never appear in an error.
+//! `KUBECONFIG` is a list of files. If several have an entry of the same name, or a current
+//! context, the first file wins. Paths in a file are relative to it. Unusable entries are errors:
+//! another identity is never used silently. Fields with secrets never appear in an error.
 
 mod user;
 
@@ -62,7 +62,7 @@ struct Cluster {
     extensions: Vec<ListEntry<Value>>,
 }
 
-/// Reads the upstream and credentials of a context; `None` for the current context.
+/// Reads the upstream and credentials of a context, or of the current context if `None`.
 pub(super) fn resolve(context: Option<&str>, environment: &Environment) -> Result<ResolvedUpstream, CredentialsError> {
     let config = Kubeconfig::load(environment)?;
     let name = context.or_else(|| given(&config.current_context)).ok_or_else(|| {
@@ -92,8 +92,8 @@ fn names<T>(list: &[ListEntry<T>]) -> String {
 // === impl Kubeconfig ===
 
 impl Kubeconfig {
-    /// Reads and merges the files in `KUBECONFIG`, or the default one. Missing files of a list are
-    /// skipped.
+    /// Reads and merges the files in `KUBECONFIG`, or else the default file. Missing files in the
+    /// list are skipped.
     fn load(environment: &Environment) -> Result<Self, CredentialsError> {
         let home = || environment.variable("HOME").map(|home| Path::new(home).join(".kube").join("config"));
         let paths: Vec<PathBuf> = match environment.variable("KUBECONFIG") {
@@ -130,7 +130,7 @@ impl Kubeconfig {
     }
 }
 
-/// Parses a file. An error shows only the place in it, because the text may quote a secret.
+/// Parses a file. An error contains only the place in the file: its text could contain a secret.
 fn parse(path: &Path, text: &str) -> Result<Kubeconfig, CredentialsError> {
     let mut read: Kubeconfig =
         yaml::from_str(text).map_err(|misfit| CredentialsError::NotKubeconfig(path.to_owned(), misfit.to_string()))?;
@@ -140,7 +140,7 @@ fn parse(path: &Path, text: &str) -> Result<Kubeconfig, CredentialsError> {
     Ok(read)
 }
 
-/// Rejects duplicate names in a list, and records the folder of its file.
+/// Rejects duplicate names in a list, and records the folder of the file in each entry.
 fn check<T>(kind: &'static str, list: &mut [ListEntry<T>], path: &Path) -> Result<(), CredentialsError> {
     let mut names = HashSet::new();
     if let Some(twice) = list.iter().find(|entry| !names.insert(&*entry.name)) {
@@ -198,7 +198,7 @@ fn about(entry: &ListEntry<Cluster>) -> Value {
     description
 }
 
-/// Reads a certificate or key. Inline data wins over a file, as in client-go.
+/// Reads a certificate or key, given inline or as a file. As in client-go, inline data wins.
 fn pem(
     place: &str,
     field: &'static str,
@@ -218,10 +218,10 @@ fn wrong(place: &str, field: &'static str, expected: &'static str) -> Credential
     CredentialsError::Field(place.to_owned(), field, expected)
 }
 
-/// Returns a text unless it is empty.
+/// Returns a text; `None` if it is empty.
 fn given(text: &str) -> Option<&str> {
     Some(text).filter(|text| !text.is_empty())
 }
 
-/// The name of the cluster's extension passed to exec plugins.
+/// The name of a cluster's extension to pass to exec plugins.
 const EXEC_EXTENSION: &str = "client.authentication.k8s.io/exec";

@@ -1,5 +1,7 @@
-//! The token clients must send to a gate with its own identity: random, made when the pod
-//! starts, in a folder that only the controller mounts. Access to the port alone is not enough.
+//! The token required from clients of a gate with credentials of its own.
+//!
+//! It is random, created when the pod starts, and stored in a folder that only the controller
+//! mounts. So access to the port alone does not give access to the API.
 
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
@@ -7,7 +9,7 @@ use subtle::ConstantTimeEq;
 
 use crate::tls::{self, TlsError};
 
-/// The token clients must send. `Debug` does not show it.
+/// The token required from clients. `Debug` does not show it.
 #[derive(Clone, derive_more::Debug)]
 #[debug("***")]
 pub struct PodToken(String);
@@ -21,18 +23,18 @@ impl PodToken {
         tls::random_text().map(Self)
     }
 
-    /// Returns the token from before a restart, if the text is one.
+    /// Returns the token stored before a restart, if `text` is a valid token.
     pub fn again(text: &str) -> Option<Self> {
         let is_ours = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
         (text.len() == LENGTH && text.bytes().all(is_ours)).then(|| Self(text.to_owned()))
     }
 
-    /// Returns the token's text, for the controller's folder.
+    /// Returns the token as text, to be written to the controller's folder.
     pub fn reveal(&self) -> &str {
         &self.0
     }
 
-    /// Returns true if a request sends the token, once and as a bearer token.
+    /// Returns true if a request has this token, as its only bearer token.
     pub(super) fn is_shown(&self, headers: &HeaderMap) -> bool {
         let mut lines = headers.get_all(AUTHORIZATION).iter();
         let (Some(line), None) = (lines.next(), lines.next()) else { return false };
@@ -43,7 +45,7 @@ impl PodToken {
 }
 
 const BEARER: &[u8] = b"bearer ";
-/// The length of a token: 32 bytes in base64. No token of a service account is so short.
+/// The length of a token: 32 bytes in base64. Tokens of service accounts are much longer.
 const LENGTH: usize = 43;
 
 #[cfg(test)]

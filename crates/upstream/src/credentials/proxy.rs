@@ -1,5 +1,5 @@
-//! The proxy before an upstream: a kubeconfig's `proxy-url`. It is shown by its host, never with
-//! its password.
+//! The proxy before an upstream, from the `proxy-url` of a kubeconfig. Messages show only its host,
+//! never its password.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -8,33 +8,34 @@ use percent_encoding::percent_decode_str;
 
 use crate::spec::has_valid_port;
 
-/// A proxy before an upstream.
+/// A proxy between the gate and its upstream.
 #[derive(Clone, PartialEq, Eq, derive_more::Debug)]
 #[debug("{kind:?} proxy {host}:{port}")]
 pub struct Proxy {
-    /// The protocol to speak with the proxy.
+    /// The protocol spoken with the proxy.
     pub kind: ProxyKind,
     /// The name or address of the proxy, without brackets.
     pub host: String,
     /// The port of the proxy.
     pub port: u16,
-    /// User and password for the proxy, if it needs them.
+    /// User and password for the proxy; `None` if it needs no login.
     pub login: Option<(String, String)>,
 }
 
-/// The protocol to speak with a proxy.
+/// The protocol spoken with a proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProxyKind {
     /// HTTP CONNECT.
     Http,
     /// HTTP CONNECT over TLS.
     Https,
-    /// SOCKS5; the proxy looks names up.
+    /// SOCKS5. The proxy looks up host names.
     Socks5,
 }
 
 impl Proxy {
-    /// Reads `http`, `https` or `socks5` and `://[user:password@]host[:port]`.
+    /// Reads the URL of a proxy: `http`, `https` or `socks5`, then
+    /// `://[user:password@]host[:port]`.
     pub fn parse(text: &str) -> Option<Self> {
         let uri: Uri = text.parse().ok()?;
         let (kind, port) = match uri.scheme_str()? {
@@ -57,7 +58,7 @@ impl Proxy {
         Some(Self { kind, host, port: authority.port_u16().unwrap_or(port), login })
     }
 
-    /// Returns the value of `Proxy-Authorization` for the proxy, if it needs a login.
+    /// Returns the value of the header `Proxy-Authorization`; `None` if the proxy needs no login.
     pub fn basic(&self) -> Option<String> {
         self.login.as_ref().map(|(user, password)| format!("Basic {}", STANDARD.encode(format!("{user}:{password}"))))
     }

@@ -1,8 +1,7 @@
-//! A secret: a fixed text, the content of a file that is rotated, or from an exec plugin.
+//! A secret: a fixed text, the content of a file, or the token of an exec plugin.
 //!
-//! A file is read again every 30 s, and at once after a 401; after a failed read the last good
-//! content stays. The content must be one line of at most 64 KiB: a line break would end its
-//! header.
+//! A file is read again every 30 s, and at once after a 401. If a read fails, the last good content
+//! stays in use. The content must be one line of at most 64 KiB, because it is sent in a header.
 
 use std::fs::File;
 use std::io::Read;
@@ -45,9 +44,9 @@ struct TokenState {
     read_at: Moment,
     /// The time of the last successful read.
     good_at: Moment,
-    /// Set if the upstream refused the content.
+    /// Set if the upstream refused the current content.
     refused: bool,
-    /// Set while reads fail, so that this is logged once.
+    /// Set while the file cannot be read, so that this is logged once.
     failing: bool,
 }
 
@@ -60,7 +59,7 @@ impl Secret {
         check(text, from).map(|text| Self(SecretKind::Fixed(text)))
     }
 
-    /// Creates a secret following the content of a file.
+    /// Creates a secret from a file, and follows changes of its content.
     ///
     /// # Errors
     /// The file cannot be read now, or does not contain a valid secret.
@@ -74,8 +73,8 @@ impl Secret {
         Self(SecretKind::Exec(exec))
     }
 
-    /// Waits for a secret. Only a plugin makes it wait; an exempt call waits only for the first
-    /// credential.
+    /// Waits until there is a secret. This takes time only with a plugin. An exempt call waits only
+    /// at the start, for the first credential.
     ///
     /// # Errors
     /// The plugin failed.
@@ -84,8 +83,9 @@ impl Secret {
         exec.ready(is_exempt, clock).await
     }
 
-    /// Returns the secret after `prefix`, as a header value marked sensitive, and the number of its
-    /// version. The value is `None` for a plugin with only a client certificate.
+    /// Returns a header value, `prefix` followed by the secret, and the secret's version number.
+    ///
+    /// The value is marked as sensitive. It is `None` for a plugin with only a client certificate.
     pub(super) fn header(&self, prefix: &str, now: Moment) -> (Option<HeaderValue>, u64) {
         let (text, number) = match &self.0 {
             SecretKind::Exec(exec) => exec.token(),
@@ -98,7 +98,7 @@ impl Secret {
         (value, number)
     }
 
-    /// Records that the upstream refused this version, so that the secret is read again before its
+    /// Records that the upstream refused this version of the secret, to read it again before its
     /// next use.
     pub fn refused(&self, number: u64, clock: Clock) {
         match &self.0 {
@@ -108,14 +108,14 @@ impl Secret {
         }
     }
 
-    /// Returns the time since the file was last read successfully; `None` without a file. Reads it
-    /// first if that is due.
+    /// Returns the time since the file was last read successfully; `None` without a file. First
+    /// reads the file again if that is due.
     pub(super) fn age(&self, now: Moment) -> Option<Duration> {
         let SecretKind::File(file) = &self.0 else { return None };
         Some(now.since(file.current(now).good_at))
     }
 
-    /// Returns the secret's text, for the controller's folder; `None` for a plugin.
+    /// Returns the secret as text, to be written to the controller's folder; `None` for a plugin.
     pub fn reveal(&self, now: Moment) -> Option<String> {
         match &self.0 {
             SecretKind::Fixed(text) => Some(text.clone()),
@@ -126,7 +126,7 @@ impl Secret {
 }
 
 impl TokenFile {
-    /// Returns the last good content. Reads the file first if that is due.
+    /// Returns the last good content of the file. First reads the file again if that is due.
     fn current(&self, now: Moment) -> MutexGuard<'_, TokenState> {
         let mut state = lock(&self.state);
         let age = now.since(state.read_at);
@@ -172,11 +172,10 @@ fn check(text: &str, from: &str) -> Result<String, CredentialsError> {
     }
 }
 
-/// The time between two reads of the file: a new token is used well within a minute; kubelet
-/// rotates at 80% of a token's life.
+/// The time between two reads of the file. A new token is so used well within a minute; kubelet
+/// rotates tokens at 80% of their life.
 const READ_EVERY: Duration = Duration::from_secs(30);
-/// The shortest time between two reads after refusals, so that a refused client does not cause one
-/// at every call.
+/// The shortest time between two reads of the file after refusals: refused calls may be frequent.
 const AFTER_REFUSAL: Duration = Duration::from_millis(100);
 /// The longest secret in bytes; real tokens are a few KiB.
 const LONGEST: u64 = 64 << 10;

@@ -1,6 +1,8 @@
-//! The pod-local CA. It is valid as long as its key exists, so that clients can continue to trust
-//! the certificate they were given; the certificates it issues last a day and are renewed after two
-//! thirds of it. The key is made at the start, or taken over from the gate that ran here before.
+//! The pod-local CA: it issues the listener's certificates, for clients in the same pod.
+//!
+//! It stays the same as long as its key exists, so that clients can continue to trust it. The key
+//! is created at the start, or taken over from the gate that ran here before. Certificates are
+//! valid for a day, and renewed after two thirds of it.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -35,8 +37,8 @@ pub(super) struct LeafCertificate {
 // === impl Authority ===
 
 impl Authority {
-    /// Creates a CA with this key (PEM) for these names and addresses, and for the usual in-pod
-    /// names.
+    /// Creates a CA with this key (PEM). Its certificates are for these names and addresses, and
+    /// for the usual names of an API server in a pod.
     pub(super) fn new(names: &[String], addresses: &[IpAddr], key: &str) -> Result<Self, TlsError> {
         let mut all: Vec<String> = ALWAYS.split(' ').map(str::to_owned).collect();
         // A client cannot have connected to an unspecified address.
@@ -55,7 +57,7 @@ impl Authority {
         Ok(Self { issuer: Issuer::new(params, key), pem, names: all })
     }
 
-    /// Issues a certificate for a day, with its own key.
+    /// Issues a certificate with a new key, valid for a day.
     pub(super) fn issue(&self, wall: SystemTime) -> Result<LeafCertificate, TlsError> {
         let key = KeyPair::generate()?;
         let certificate = leaf_params(self.names.clone(), wall)?.signed_by(&key, &self.issuer)?;
@@ -68,13 +70,13 @@ impl Authority {
 // === impl LeafCertificate ===
 
 impl LeafCertificate {
-    /// Wraps a certificate issued now.
+    /// Wraps a certificate just issued.
     pub(super) fn issued(key: CertifiedKey, wall: SystemTime) -> Self {
         Self { key: Arc::new(key), begins: begins(wall), renew_at: wall + LIFE * 2 / 3 }
     }
 
-    /// Returns true if it is time for the next certificate, or if the clock was set back to before
-    /// the start of this one.
+    /// Returns true if the certificate must be renewed: its time has come, or the clock was set
+    /// back to before its start.
     pub(super) fn is_due(&self, wall: SystemTime) -> bool {
         wall >= self.renew_at || wall < self.begins
     }
@@ -82,7 +84,8 @@ impl LeafCertificate {
 
 // === helpers ===
 
-/// Returns the parameters of a CA certificate with at most this many CAs below it.
+/// Returns the parameters of a CA certificate, with at most `others` further CAs between it and a
+/// server's certificate.
 pub(super) fn ca_params(name: &str, others: u8) -> Result<CertificateParams, TlsError> {
     let mut params = CertificateParams::new(Vec::new())?;
     params.distinguished_name.push(DnType::CommonName, name);
@@ -95,7 +98,7 @@ pub(super) fn ca_params(name: &str, others: u8) -> Result<CertificateParams, Tls
     Ok(params)
 }
 
-/// Returns the parameters of a server's certificate for these names, valid for a day from now.
+/// Returns the parameters of a server certificate for these names, valid for a day from now.
 pub(super) fn leaf_params(names: Vec<String>, wall: SystemTime) -> Result<CertificateParams, TlsError> {
     let mut params = CertificateParams::new(names)?;
     params.distinguished_name.push(DnType::CommonName, "tidegate");
@@ -114,9 +117,9 @@ fn begins(wall: SystemTime) -> SystemTime {
 /// The names in every certificate: loopback, and the usual names of an API server in a pod.
 const ALWAYS: &str = "127.0.0.1 ::1 localhost kubernetes kubernetes.default kubernetes.default.svc \
                       kubernetes.default.svc.cluster.local";
-/// The validity of a certificate. Only a machine that slept over a weekend can meet its end, and
-/// then only until the next check.
+/// The validity of a certificate. A machine may use an expired one only after a long suspension,
+/// and only until the next check.
 const LIFE: Duration = Duration::from_secs(24 * 3600);
-/// How far in the past the validity begins. Clients in the pod share the clock, but it may be set
-/// back while they run.
+/// How far in the past the validity begins. Clients in the pod have the same clock, but it may be
+/// set back while they run.
 const EARLIER: Duration = Duration::from_secs(3600);

@@ -58,7 +58,7 @@ impl<'a> CertificateFields<'a> {
         self.0.is_ca() && may_sign
     }
 
-    /// Returns true if a server may use the certificate as its own.
+    /// Returns true if the certificate may be used by a server.
     pub(super) fn may_serve(&self) -> bool {
         match self.0.extended_key_usage() {
             Ok(usage) => usage.is_none_or(|usage| usage.value.any || usage.value.server_auth),

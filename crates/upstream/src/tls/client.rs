@@ -1,8 +1,9 @@
-//! TLS towards an upstream: CAs and client certificate can be replaced while connections are open.
+//! TLS towards an upstream. CAs and client certificate can be replaced while connections are open.
 //!
-//! Files are read again every 30 s, and sooner after a connection error; the last good ones stay in
-//! use. Each change makes a new configuration, so that no old session ticket is ever used again: a
-//! resumed session would skip verification and keep the old client certificate.
+//! Files are read again every 30 s, and sooner after a connection error; if a read fails, the last
+//! good content stays in use. Each change makes a new configuration, so that old session tickets
+//! are not used again: a resumed session would skip verification and keep the old client
+//! certificate.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -18,15 +19,15 @@ use crate::{Current, lock};
 /// The CA certificates to trust.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Roots {
-    /// The system's CAs; `SSL_CERT_FILE` and `SSL_CERT_DIR` are honoured.
+    /// The system's CAs, or those named by `SSL_CERT_FILE` and `SSL_CERT_DIR`.
     System,
-    /// Trust these certificates and no others.
+    /// Only these certificates.
     Only(Pem),
-    /// Any certificate: no verification at all.
+    /// None: the server's certificate is not verified at all.
     Unverified,
 }
 
-/// TLS towards one upstream.
+/// The TLS client for one upstream, with reloading of its files.
 #[derive(derive_more::Debug)]
 #[debug("Client({:?}, {:?})", self.current.get().roots, self.current.get().identity)]
 pub struct Client {
@@ -35,7 +36,7 @@ pub struct Client {
     last_check: Mutex<FileCheck>,
 }
 
-/// The configurations of new connections, and what they were made from.
+/// The configurations for new connections, with the CAs and client certificate in them.
 struct ClientConfigs {
     roots: Roots,
     identity: Option<Identity>,
@@ -45,7 +46,7 @@ struct ClientConfigs {
     http1: Arc<ClientConfig>,
 }
 
-/// When the files were checked last.
+/// The state of checking the files for changes.
 #[derive(Default)]
 struct FileCheck {
     at: Moment,
@@ -53,7 +54,7 @@ struct FileCheck {
     fault: FileFault,
 }
 
-/// Makes the configuration for connections to an upstream; it offers HTTP/2 and HTTP/1.1.
+/// Returns a configuration for connections to an upstream. It offers HTTP/2 and HTTP/1.1.
 ///
 /// # Errors
 /// A CA or the client certificate cannot be used; see [`TlsError`].
@@ -64,7 +65,7 @@ pub fn client(roots: &Roots, identity: Option<&Identity>) -> Result<Arc<ClientCo
 // === impl Client ===
 
 impl Client {
-    /// Creates a client trusting these CAs, with a client certificate if given.
+    /// Creates a client with these trusted CAs and, if given, a client certificate.
     ///
     /// # Errors
     /// A CA or the certificate cannot be used.
@@ -73,29 +74,27 @@ impl Client {
         Ok(Self { current, changes: AtomicU64::new(0), last_check: Mutex::default() })
     }
 
-    /// Returns the configuration of new connections; it offers HTTP/2 and HTTP/1.1.
+    /// Returns the configuration for new connections. It offers HTTP/2 and HTTP/1.1.
     pub fn config(&self) -> Arc<ClientConfig> {
         Arc::clone(&self.current.get().any)
     }
 
-    /// Returns the configuration of new connections offering HTTP/1.1 only.
+    /// Returns the configuration for new connections with HTTP/1.1 only.
     pub fn http1_config(&self) -> Arc<ClientConfig> {
         Arc::clone(&self.current.get().http1)
     }
 
-    /// Returns the number of changes to the configuration. A connection made under another number
-    /// is outdated.
+    /// Returns the number of changes so far. A connection made at another number is outdated.
     pub fn changes(&self) -> u64 {
         self.changes.load(Ordering::SeqCst)
     }
 
-    /// Marks the files as possibly outdated, after a connection error for such a reason. They are
-    /// read again soon.
+    /// Requests a check of the files soon, after a connection error as from outdated files.
     pub fn invalidate(&self) {
         lock(&self.last_check).invalidated = true;
     }
 
-    /// Reads the files again if that is due. The owner calls this often.
+    /// Reads the files again if that is due. Must be called often.
     pub fn refresh(&self, now: Moment) {
         let mut last = lock(&self.last_check);
         let age = now.since(last.at);
@@ -109,7 +108,7 @@ impl Client {
         }
     }
 
-    /// Replaces the client certificate from the next connection on.
+    /// Replaces the client certificate for new connections.
     ///
     /// # Errors
     /// The certificate cannot be used; the old one is kept.
@@ -177,9 +176,8 @@ fn system_roots() -> Result<RootCertStore, TlsError> {
     Ok(store)
 }
 
-/// The time between two checks. With the few seconds until old connections close, it is well within
-/// a minute.
+/// The time between two checks of the files. Changes take effect within a minute, including the few
+/// seconds until old connections close.
 const CHECK_EVERY: Duration = Duration::from_secs(30);
-/// The shortest time between two checks after connection errors, so that not every failing call
-/// causes one.
+/// The shortest time between two checks after connection errors: these may be frequent.
 const AFTER_INVALIDATION: Duration = Duration::from_secs(1);

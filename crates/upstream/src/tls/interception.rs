@@ -1,10 +1,11 @@
-//! The egress CA: it signs certificates for the hosts of gates decrypting TLS (interception), and
-//! for no others.
+//! The egress CA: it signs certificates for the hosts of gates with TLS decryption (interception),
+//! and for no others.
 //!
-//! It has two certificates. The root's key signs the intermediate and is dropped; the intermediate
-//! signs the certificates shown to clients. Both carry critical name constraints, because some
-//! clients (Java) check only an intermediate's. All certificates shown to clients share one key,
-//! which is not the CA's. A CA `given` in files replaces the generated one.
+//! It has two certificates. The root's key signs the intermediate and is then deleted; the
+//! intermediate signs the certificates presented to clients. Both have critical name constraints,
+//! because some clients (Java) check only those of an intermediate. All certificates presented to
+//! clients share one key, which is not the CA's. A CA from files (`given`) can replace the
+//! generated one.
 
 mod given;
 
@@ -36,20 +37,20 @@ use crate::{Current, lock};
 #[debug("Interception for {permitted:?}")]
 pub struct Interception {
     root: CertificateDer<'static>,
-    /// The intermediate certificates, lowest first.
+    /// The intermediate certificates, the signing one first.
     chain: Vec<CertificateDer<'static>>,
     issuer: Issuer<'static, KeyPair>,
     permitted: Vec<String>,
-    /// The key of every certificate shown to clients.
+    /// The key shared by all certificates presented to clients.
     leaf_key: KeyPair,
-    /// The configuration of a handshake; only a certificate must be added.
+    /// The TLS configuration of all handshakes, still without a certificate.
     base: ServerConfig,
     leaves: Mutex<HashMap<String, Leaf>>,
-    /// The end of validity of a CA given in files.
+    /// When a CA from files expires; `None` for a generated CA.
     end: Option<CaEnd>,
 }
 
-/// The end of validity of a CA, and when to begin to warn about it.
+/// When a CA expires, and when to begin to warn about it.
 #[derive(Clone, Copy, Debug)]
 struct CaEnd {
     at: SystemTime,
@@ -87,11 +88,11 @@ impl Interception {
         Self::with(root, chain, Issuer::new(intermediate_params()?, key), permitted)
     }
 
-    /// Restores a CA an earlier process [kept](Self::kept), if it may sign for all of these
-    /// names.
+    /// Restores the CA of an earlier process from the text [`kept`](Self::kept), if it may sign for
+    /// all of these names.
     ///
     /// # Errors
-    /// Says why it cannot be used.
+    /// Why it cannot be used.
     pub fn again(kept: &str, permitted: &[String], wall: SystemTime) -> Result<Self, &'static str> {
         let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(kept.as_bytes()).collect();
         let certificates = certificates.map_err(|_| "its file does not hold one key and two certificates")?;
@@ -124,7 +125,7 @@ impl Interception {
         Ok(Self { root, chain, issuer, permitted, leaf_key, base, leaves: Mutex::default(), end: None })
     }
 
-    /// Returns the names for which the CA may sign; names below them are permitted too.
+    /// Returns the names permitted to the CA; names below them are permitted too.
     pub fn permitted(&self) -> &[String] {
         &self.permitted
     }
@@ -134,8 +135,8 @@ impl Interception {
         self.permitted.iter().any(|permitted| is_below(name, permitted))
     }
 
-    /// Returns the configuration of a handshake with a certificate for this lower-case name. It
-    /// offers HTTP/1.1 and, if `http2`, HTTP/2 before it.
+    /// Returns the TLS configuration of a handshake, with a certificate for this lower-case name.
+    /// It offers HTTP/1.1, and before it HTTP/2 if `http2`.
     ///
     /// # Errors
     /// The CA may not sign for this name.
@@ -173,7 +174,7 @@ impl Interception {
         Ok(Leaf { certificate, http1: Arc::new(http1), any: Arc::new(any) })
     }
 
-    /// Signs a certificate for this name and checks it as a client would that trusts only the root.
+    /// Checks whether a client with only the root would accept a certificate for this name.
     fn verifies(&self, name: &str, wall: SystemTime) -> Result<(), TlsError> {
         let mut roots = RootCertStore::empty();
         roots.add(self.root.clone())?;
@@ -187,29 +188,30 @@ impl Interception {
         Ok(())
     }
 
-    /// Returns the CA with its key as PEM, to be restored after a restart. It is secret.
+    /// Returns the CA with its secret key as PEM, to be restored after a restart.
     pub fn kept(&self) -> String {
         let [certificate, key, root] = self.files();
         key + &certificate + &root
     }
 
-    /// Returns the CA as three files for other processes: the signing certificate, its key, which
-    /// is secret, and the root.
+    /// Returns the CA as three files for other processes: the signing certificate, its secret key,
+    /// and the root.
     pub fn files(&self) -> [String; 3] {
         [self.chain.iter().map(armoured).collect(), self.issuer.key().serialize_pem(), armoured(&self.root)]
     }
 
-    /// Returns the end of the CA's validity, if that is near. A generated CA outlives its pod.
+    /// Returns when the CA expires, if this is soon; `None` for a generated CA, as it outlives its
+    /// pod.
     pub fn ends_soon(&self, wall: SystemTime) -> Option<SystemTime> {
         self.end.filter(|end| end.near_from <= wall).map(|end| end.at)
     }
 
-    /// Returns the certificate for clients to trust, as PEM.
+    /// Returns the root certificate as PEM, for clients to trust.
     pub fn published(&self) -> String {
         armoured(&self.root)
     }
 
-    /// Returns the certificate for clients to trust.
+    /// Returns the root certificate, for clients to trust.
     pub fn root(&self) -> &CertificateDer<'static> {
         &self.root
     }
@@ -237,7 +239,7 @@ fn intermediate_params() -> Result<CertificateParams, TlsError> {
     Ok(params)
 }
 
-/// Returns constraints to these names and those below them; no address is permitted.
+/// Returns name constraints to these names and all names below them; no address is permitted.
 fn constraints(permitted: &[String]) -> Result<NameConstraints, TlsError> {
     for name in permitted {
         ServerName::try_from(name.as_str()).map_err(|_| TlsError::Name(name.clone()))?;
@@ -257,10 +259,11 @@ fn serial(provider: &CryptoProvider) -> Result<[u8; 16], TlsError> {
     Ok(bytes)
 }
 
-/// The subject name of the root. Clients find the root by the hash of it; see [`super::trust`].
+/// The subject name of the root. OpenSSL clients find the root by a hash of this name; see
+/// [`super::trust`].
 const ROOT: &str = "tidegate egress root";
 const INTERMEDIATE: &str = "tidegate egress";
-/// The most certificates to keep for reuse.
+/// The most certificates kept for reuse.
 const LEAVES: usize = 256;
 
 #[cfg(test)]

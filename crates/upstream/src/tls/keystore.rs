@@ -1,4 +1,4 @@
-//! A Java trust store (JKS): every Java can read it, also without its password.
+//! A trust store for Java (JKS). Every version of Java can read it, also without its password.
 
 use ring::digest::{Context, SHA1_FOR_LEGACY_USE_ONLY};
 use rustls::pki_types::CertificateDer;
@@ -40,8 +40,8 @@ fn length(length: usize) -> [u8; 4] {
 const MAGIC: [u8; 4] = [0xfe, 0xed, 0xfe, 0xed];
 const VERSION: u32 = 2;
 const TRUSTED: u32 = 2;
-/// When the certificates were added, as the store says: the start of 2020 in milliseconds, always
-/// the same, so that the same CAs make the same store.
+/// The date of each certificate in the store: the start of 2020 in milliseconds. It is fixed, so
+/// that the same CAs always give the same store.
 const ADDED: u64 = 1_577_836_800_000;
-/// The password of the store, the same as of Java's own. It protects nothing here.
+/// The password of the store: Java's own default. It protects nothing here.
 const PASSWORD: &str = "changeit";

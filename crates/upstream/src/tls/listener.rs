@@ -1,4 +1,4 @@
-//! TLS of a listener: its certificate and the CA of its clients can be replaced while connections
+//! TLS of a listener. Its certificate, and the CA of its clients, can be replaced while connections
 //! are open.
 
 use std::net::IpAddr;
@@ -16,7 +16,7 @@ use super::authority::{Authority, LeafCertificate};
 use super::{FileFault, Identity, Pem, TlsError, provider};
 use crate::{Current, lock};
 
-/// The TLS of a listener, with the certificate its clients must trust.
+/// The TLS of a listener, with the certificate for clients to trust.
 #[derive(derive_more::Debug)]
 #[debug("Listener")]
 pub struct Listener {
@@ -24,11 +24,11 @@ pub struct Listener {
     fault: Mutex<FileFault>,
 }
 
-/// The configuration of the next handshake, and where it comes from.
+/// The configuration of the next handshake, and the sources of its certificates.
 struct ListenerConfig {
     source: CertificateSource,
     clients: Option<Pem>,
-    /// True if clients may connect without a certificate, because they may authenticate otherwise.
+    /// True if client certificates are optional, because clients can authenticate in other ways.
     may_come_without: bool,
     config: Arc<ServerConfig>,
     ca: Arc<str>,
@@ -36,13 +36,15 @@ struct ListenerConfig {
 
 #[derive(Clone)]
 enum CertificateSource {
-    /// The pod-local CA, and the certificate it issued last.
+    /// The pod-local CA, and the latest certificate issued by it.
     Own(Arc<Authority>, LeafCertificate),
     Files(Identity),
 }
 
-/// Creates a listener with a certificate from a new CA: for the loopback addresses, the in-cluster
-/// names of an API server, `names`, and `addresses`.
+/// Creates a listener with a certificate from a new CA.
+///
+/// The certificate is for the loopback addresses, the in-cluster names of an API server, `names`,
+/// and `addresses`.
 ///
 /// # Errors
 /// A name cannot be in a certificate, or the client CA cannot be used.
@@ -50,8 +52,8 @@ pub fn self_signed(names: &[String], addresses: &[IpAddr], client_ca: Option<&Pa
     self_signed_by(&KeyPair::generate()?.serialize_pem(), names, addresses, client_ca)
 }
 
-/// Creates a listener with a certificate from the CA with this key ([`Listener::ca_key`]): clients
-/// that trust this CA trust the listener.
+/// Creates a listener with a certificate from an existing CA, given by its key
+/// ([`Listener::ca_key`]). Clients with trust in this CA trust the listener.
 ///
 /// # Errors
 /// The key is not valid, a name cannot be in a certificate, or the client CA cannot be used.
@@ -74,7 +76,7 @@ pub fn from_files(cert: &Path, key: &Path, client_ca: Option<&Path>) -> Result<L
     Listener::new(CertificateSource::Files(Identity::read(cert, key)?), client_ca)
 }
 
-/// Returns the time of day, for the validity of certificates.
+/// Returns the current time of day, to compare with the validity of certificates.
 #[expect(clippy::disallowed_methods, reason = "certificates are valid by wall time")]
 pub fn wall() -> SystemTime {
     SystemTime::now()
@@ -98,13 +100,13 @@ impl Listener {
         Ok(Self { current: Current::new(current), ..self })
     }
 
-    /// Returns the configuration of the next handshake, for `tokio_rustls::TlsAcceptor`; it offers
-    /// HTTP/2 and HTTP/1.1.
+    /// Returns the TLS configuration of the next handshake, for `tokio_rustls::TlsAcceptor`. It
+    /// offers HTTP/2 and HTTP/1.1.
     pub fn config(&self) -> Arc<ServerConfig> {
         Arc::clone(&self.current.get().config)
     }
 
-    /// Returns the configuration of the next handshake with HTTP/1.1 alone, as for clients of a
+    /// Returns the TLS configuration of the next handshake with HTTP/1.1 only, as for clients of a
     /// forward proxy.
     pub fn http1_config(&self) -> Arc<ServerConfig> {
         let mut config = (*self.config()).clone();
@@ -118,7 +120,8 @@ impl Listener {
         Arc::clone(&self.current.get().ca)
     }
 
-    /// Returns the key of the pod-local CA, as PEM: secret.
+    /// Returns the secret key of the pod-local CA, as PEM; `None` if the certificate comes from
+    /// files.
     pub fn ca_key(&self) -> Option<String> {
         match &self.current.get().source {
             CertificateSource::Own(authority, _) => Some(authority.issuer.key().serialize_pem()),
@@ -126,9 +129,10 @@ impl Listener {
         }
     }
 
-    /// Renews a pod-local certificate well before it expires, and uses changed files. The owner
-    /// calls this every few seconds. Unusable files are logged once, and the last good ones stay in
-    /// use. Connections stay open.
+    /// Replaces the certificate if it will expire soon or its files have changed. Call it every few
+    /// seconds.
+    ///
+    /// Unusable files are logged once, and the last good ones stay in use. Connections stay open.
     pub fn refresh(&self, wall: SystemTime) {
         let mut fault = lock(&self.fault);
         let current = self.current.get();
@@ -149,7 +153,8 @@ impl Listener {
 // === impl ListenerConfig ===
 
 impl ListenerConfig {
-    /// Makes a new configuration, so that no TLS session from before a change is resumed.
+    /// Creates a configuration from these certificates. Because it is new, no TLS session from an
+    /// earlier configuration is resumed.
     fn new(source: CertificateSource, clients: Option<Pem>, may_come_without: bool) -> Result<Self, TlsError> {
         let verifier: Arc<dyn ClientCertVerifier> = match &clients {
             None => Arc::new(NoClientAuth),
@@ -173,7 +178,7 @@ impl ListenerConfig {
         Ok(Self { source, clients, may_come_without, config: Arc::new(config), ca })
     }
 
-    /// Returns a new configuration, if anything has changed.
+    /// Returns a new configuration if a certificate or CA has changed.
     fn renewed(&self, wall: SystemTime) -> Result<Option<Self>, TlsError> {
         let clients = self.clients.as_ref().map(Pem::again).transpose()?;
         let source = match &self.source {

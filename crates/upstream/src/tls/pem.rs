@@ -1,5 +1,4 @@
-//! PEM text, and where it came from. Text from a file can be read again. `Debug` shows only the
-//! source.
+//! PEM text with its source. Text from a file can be read again. `Debug` shows only the source.
 
 use std::path::{Path, PathBuf};
 
@@ -12,12 +11,12 @@ use rustls::sign::CertifiedKey;
 
 use super::{TlsError, provider};
 
-/// PEM text, and where it came from. `Debug` shows only the source.
+/// PEM text with its source. `Debug` shows only the source.
 #[derive(Clone, PartialEq, Eq, derive_more::Debug)]
 #[debug("PEM of {from}")]
 pub struct Pem {
     pub(super) text: Vec<u8>,
-    /// The source to name in errors.
+    /// The name of the source, for errors.
     pub(super) from: String,
     /// The file; `None` for text from another source.
     path: Option<PathBuf>,
@@ -35,7 +34,7 @@ pub struct Identity {
 // === impl Pem ===
 
 impl Pem {
-    /// Wraps text from another source than a file; `from` names it in errors.
+    /// Wraps a text from another source than a file; `from` names the source in errors.
     pub fn new(text: Vec<u8>, from: impl Into<String>) -> Self {
         Self { text, from: from.into(), path: None }
     }
@@ -49,7 +48,7 @@ impl Pem {
         Ok(Self { text, from: path.display().to_string(), path: Some(path.to_owned()) })
     }
 
-    /// Reads the file again; text from another source stays as it was.
+    /// Reads the file again; text from another source is returned unchanged.
     ///
     /// # Errors
     /// The file cannot be read.
@@ -67,12 +66,12 @@ impl Pem {
         PrivateKeyDer::from_pem_slice(&self.text).map_err(|_| TlsError::NotPem(self.from.clone(), "private key"))
     }
 
-    /// Returns the parsable certificates; skips others, as Go does.
+    /// Returns the certificates in the text. As in Go, unreadable ones are skipped.
     pub(super) fn readable(&self) -> Vec<CertificateDer<'static>> {
         CertificateDer::pem_slice_iter(&self.text).flatten().collect()
     }
 
-    /// Returns the parsable certificates, as trusted CAs.
+    /// Returns the certificates in the text as trusted CAs; unreadable ones are skipped.
     pub(super) fn roots(&self) -> Result<RootCertStore, TlsError> {
         let mut store = RootCertStore::empty();
         let mut wrong = None;
@@ -94,7 +93,7 @@ impl Pem {
 // === impl Identity ===
 
 impl Identity {
-    /// Reads chain and key from files.
+    /// Reads a certificate chain and its key from files.
     ///
     /// # Errors
     /// One of them cannot be read.
@@ -115,7 +114,7 @@ impl Identity {
             .map_err(|error| self.unusable(error))
     }
 
-    /// Returns an error naming the file at fault: chain or key.
+    /// Returns an error about the wrong file: that of the chain or that of the key.
     pub(super) fn unusable(&self, error: rustls::Error) -> TlsError {
         match error {
             rustls::Error::General(why) => TlsError::Key(self.key.from.clone(), why), // it is of another kind
@@ -124,7 +123,7 @@ impl Identity {
     }
 }
 
-/// Returns a certificate as PEM.
+/// Encodes a certificate as PEM.
 pub(super) fn armoured(certificate: &CertificateDer<'_>) -> String {
     let text = STANDARD.encode(certificate);
     let lines = text.as_bytes().chunks(64).map(String::from_utf8_lossy).collect::<Vec<_>>();

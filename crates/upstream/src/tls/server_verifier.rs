@@ -1,8 +1,8 @@
-//! Verification of an upstream's certificate: by roots, and as a certificate trusted itself.
+//! Verification of an upstream's certificate: by trusted CAs, or by trust in this very certificate.
 //!
-//! A server's own certificate can be trusted, as by Go: `openssl req -x509` makes one that is a CA's
-//! and a server's at once, and a leaf can be trusted without its CA. Name, dates and purpose are
-//! checked as ever.
+//! As in Go, a server's own certificate can be trusted. `openssl req -x509` makes a certificate of
+//! a CA that is also the server's, and a server's certificate can be trusted without its CA. Name,
+//! dates and purpose are checked in any case.
 
 use std::sync::Arc;
 
@@ -19,20 +19,20 @@ use super::{TlsError, provider};
 /// Verifies servers' certificates.
 #[derive(Debug)]
 pub(super) struct ServerVerifier {
-    /// What to trust; `None` accepts any certificate (`insecure = true`). A warning is logged when
-    /// the settings are read.
+    /// The trusted certificates; `None` accepts any certificate (`insecure = true`). The warning
+    /// about that is logged when the settings are read.
     trust: Option<TrustedKeys>,
 }
 
-/// The certificates and keys to trust a server by.
+/// The trusted CAs and servers' certificates.
 #[derive(Debug)]
 struct TrustedKeys {
     roots: Arc<WebPkiServerVerifier>,
-    /// Certificates of servers trusted without a CA.
+    /// Certificates of servers, trusted without a CA.
     servers: Vec<CertificateDer<'static>>,
 }
 
-/// Returns true if a certificate was refused because it is that of a CA.
+/// Returns true if a server's certificate was refused because it is a CA's.
 pub fn is_ca_itself(error: &CertificateError) -> bool {
     // The type of this error is not rustls's own; it says no more than its name.
     matches!(error, CertificateError::Other(other) if other.0.to_string() == "CaUsedAsEndEntity")
@@ -41,14 +41,14 @@ pub fn is_ca_itself(error: &CertificateError) -> bool {
 // === impl ServerVerifier ===
 
 impl ServerVerifier {
-    /// Trusts these roots, and servers with one of these certificates.
+    /// Creates a verifier with these trusted CAs, and these trusted certificates of servers.
     pub(super) fn new(roots: RootCertStore, servers: Vec<CertificateDer<'static>>) -> Result<Self, TlsError> {
         let roots = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider()).build();
         let roots = roots.map_err(|error| TlsError::Rustls(Error::General(error.to_string())))?;
         Ok(Self { trust: Some(TrustedKeys { roots, servers }) })
     }
 
-    /// Accepts any certificate.
+    /// Creates a verifier without checks of certificates.
     pub(super) const fn insecure() -> Self {
         Self { trust: None }
     }

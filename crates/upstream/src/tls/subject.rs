@@ -8,15 +8,16 @@ use rustls::pki_types::CertificateDer;
 
 use super::certificate::CertificateFields;
 
-/// Returns the common name in a certificate with a verified signature; `None` if it has no
-/// printable one.
+/// Returns the common name in a certificate with an already verified signature. `None` without a
+/// printable common name.
 pub fn common_name(certificate: &CertificateDer<'_>) -> Option<String> {
     let fields = CertificateFields::read(certificate)?;
     let name = fields.common_name()?;
     (!name.is_empty() && name.len() <= LONGEST && !name.chars().any(char::is_control)).then(|| name.to_owned())
 }
 
-/// Returns the name in a client's certificate, empty if it has none; `None` without a certificate.
+/// Returns the name in a client's certificate, empty if it has no name; `None` without a
+/// certificate.
 pub fn client_name(session: &ServerConnection) -> Option<Arc<str>> {
     let shown = session.peer_certificates()?.first()?;
     Some(common_name(shown).unwrap_or_default().into())

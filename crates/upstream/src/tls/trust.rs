@@ -1,7 +1,7 @@
-//! Files with the egress CA, for clients to trust, in every format.
+//! Files with the egress CA, in the formats of all clients.
 //!
-//! Most clients can only replace their trusted CAs, so the bundle and the Java store contain the
-//! system's too.
+//! Most clients can only replace their trusted CAs, so the bundle and the Java store also contain
+//! the system's CAs.
 
 use std::ops::RangeInclusive;
 use std::path::Path;
@@ -19,13 +19,13 @@ use super::keystore::keystore;
 use super::pem::armoured;
 use super::{Pem, TlsError};
 
-/// Files for a client that must trust the egress CA.
+/// The egress CA for clients to trust, in several formats.
 #[derive(Clone, PartialEq, Eq, derive_more::Debug)]
 #[debug("Trust")]
 pub struct Trust {
     /// The CA alone, as PEM.
     pub ca: String,
-    /// The CA, further CAs and the system's, as PEM.
+    /// The egress CA, further CAs and the system's CAs, as PEM.
     pub bundle: String,
     /// The CAs of the bundle as a Java trust store.
     pub keystore: Vec<u8>,
@@ -34,11 +34,10 @@ pub struct Trust {
 // === impl Trust ===
 
 impl Trust {
-    /// The file name of the CA in a folder, for OpenSSL to find it: the hash of its subject, always the
-    /// same.
+    /// The file name of the CA in a folder for OpenSSL: a hash of its subject, always the same.
     pub const HASHED: &str = "0fd89f02.0";
 
-    /// Collects the CAs of the system, further ones, and the egress CA.
+    /// Collects the egress CA, the CAs in `extra` and those of the system.
     pub fn new(ca: &Interception, extra: &[CertificateDer<'static>]) -> Self {
         let mut roots = vec![ca.root().clone()];
         roots.extend_from_slice(extra);
@@ -54,12 +53,12 @@ pub fn fingerprint(ca: &CertificateDer<'_>) -> String {
     STANDARD.encode(digest(&SHA256, ca))
 }
 
-/// Reads the first certificate of a text.
+/// Returns the first certificate in a PEM text.
 pub fn first_certificate(text: &[u8]) -> Option<CertificateDer<'static>> {
     CertificateDer::pem_slice_iter(text).next()?.ok()
 }
 
-/// Returns the validity of each certificate in a text.
+/// Returns the validity of each certificate in a PEM text.
 pub fn lives(text: &[u8]) -> Vec<RangeInclusive<SystemTime>> {
     let certificates = CertificateDer::pem_slice_iter(text).filter_map(Result::ok);
     let life = |certificate| CertificateFields::read(&certificate).map(|read| read.begins()..=read.ends());

@@ -1,9 +1,11 @@
-//! The request body. Its beginning is kept, to send it again.
+//! The request body. Its beginning is kept in memory, so that it can be sent again.
 //!
-//! The first 1 MiB is kept until the response head (16 MiB for all bodies of an upstream together);
-//! a longer body cannot be sent again. All attempts share the client's body behind a lock, because
-//! hyper may hold on to a failed attempt's body for a while: only the newest attempt can read. The
-//! framing is the client's: a declared length stays declared, a chunked body stays chunked.
+//! Up to 1 MiB is kept until the response head arrives (16 MiB for all bodies of an upstream
+//! together); a longer body cannot be sent again. All attempts share the client's body behind a
+//! lock. hyper may hold on to a failed attempt's body for a while, so only the newest attempt can
+//! read it.
+//!
+//! The body is framed as by the client: with a declared length, or chunked.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -18,19 +20,19 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::inbound::{Inbound, InboundError};
 use super::lock;
 
-/// A request body: the part read while the call waited, then the rest as the client sends it. By
-/// default there is none.
+/// A request body: first the part read while the call waited, then the rest from the client. The
+/// default is no body.
 #[derive(Debug, Default)]
 pub struct OutgoingBody {
-    /// The body and what is kept of it; `None` without a body.
+    /// The state of the body; `None` without a body.
     shared: Option<Arc<Mutex<OutgoingState>>>,
 }
 
-/// The beginning of a sent body, to find the object's name or to compare bodies after a failure.
+/// The beginning of a sent body, for finding the object's name or comparing bodies after a failure.
 #[derive(Debug)]
 pub struct BodyPrefix(Option<Arc<Mutex<OutgoingState>>>);
 
-/// The body for one attempt to send a request. `S` is the stream it is sent on.
+/// The body for one attempt to send a request, on a stream `S`.
 #[derive(Debug)]
 pub(super) struct AttemptBody<S> {
     shared: Option<Arc<Mutex<OutgoingState>>>,
@@ -44,7 +46,7 @@ pub(super) struct AttemptBody<S> {
     _stream: Option<Arc<S>>,
 }
 
-/// The body could not be read to its end.
+/// Why a body could not be read to its end.
 #[derive(Debug, thiserror::Error)]
 pub enum OutgoingBodyError {
     /// The client's body broke off.
@@ -55,27 +57,27 @@ pub enum OutgoingBodyError {
     Superseded,
 }
 
-/// The bytes all kept bodies of an upstream may take: a permit each.
+/// The memory for the kept bodies of an upstream; a permit is a byte.
 pub(super) type Budget = Arc<Semaphore>;
 
 #[derive(Debug, Default)]
 struct OutgoingState {
-    /// The number of the newest attempt.
+    /// The number of the newest attempt; older ones cannot read the body.
     attempt: u32,
-    /// Set once the newest attempt's body was polled.
+    /// Set once hyper has polled the newest attempt's body.
     asked: bool,
-    /// All bytes read so far; only the beginning if `partial`.
+    /// All bytes read so far, or only the beginning of them if `partial`.
     kept: Vec<Bytes>,
     kept_bytes: usize,
-    /// Set if not everything read is kept, so that the request cannot be sent again.
+    /// Set if some bytes read were not kept, so that the request cannot be sent again.
     partial: bool,
     budget: Option<Budget>,
-    /// The part of the budget that `kept` takes.
+    /// The part of the budget used by `kept`.
     charge: Option<OwnedSemaphorePermit>,
-    /// Set once the response head has come: nothing more is kept.
+    /// Set once the response head has arrived: nothing more is kept.
     answered: bool,
-    /// Set if a [`BodyPrefix`] exists, so that the beginning stays even without room for sending it
-    /// again.
+    /// Set if a [`BodyPrefix`] exists: then the beginning is kept even if the request cannot be
+    /// sent again.
     named: bool,
     rest: Option<Inbound>,
     trailers: Option<HeaderMap>,
@@ -87,16 +89,17 @@ struct OutgoingState {
 // === impl OutgoingBody ===
 
 impl OutgoingBody {
-    /// Creates a body from the part already `read`, then the `rest` if the client is not done, or
-    /// the `trailers` at the end of what was read.
+    /// Creates a body from the part already `read`, followed by the `rest` from the client.
+    ///
+    /// If the client has sent everything, there may be `trailers` instead of a `rest`.
     pub fn new(read: Vec<Bytes>, rest: Option<Inbound>, trailers: Option<HeaderMap>) -> Self {
         let kept_bytes = read.iter().map(Bytes::len).sum();
         let state = OutgoingState { kept: read, kept_bytes, rest, trailers, ..OutgoingState::default() };
         Self { shared: Some(Arc::new(Mutex::new(state))) }
     }
 
-    /// Returns a handle on the beginning of the body, to be taken before the body is sent and read
-    /// at the response head.
+    /// Returns a handle on the beginning of the body. It must be taken before the body is sent, and
+    /// is read when the response head has arrived.
     pub fn kept(&self) -> BodyPrefix {
         if let Some(mut state) = self.state() {
             state.named = true;
@@ -104,8 +107,10 @@ impl OutgoingBody {
         BodyPrefix(self.shared.clone())
     }
 
-    /// Counts the kept part against `budget`, and records whether the client declared a length
-    /// (evaluated only with a body).
+    /// Prepares the body for sending.
+    ///
+    /// Its kept part is charged to `budget`, as far as possible. `is_declared` returns whether the
+    /// client declared a length; it is called only if there is a body.
     pub(super) fn begin(&self, budget: &Budget, is_declared: impl FnOnce() -> bool) {
         let Some(mut state) = self.state() else { return };
         state.declared = is_declared();
@@ -116,8 +121,7 @@ impl OutgoingBody {
         state.charge(bytes);
     }
 
-    /// Returns the body for one attempt, with its HTTP/2 stream. Earlier attempts cannot read any
-    /// more.
+    /// Returns the body for a new attempt, on this stream. Earlier attempts can no longer read it.
     pub(super) fn attempt<S>(&self, stream: Option<Arc<S>>) -> AttemptBody<S> {
         let attempt = self.state().map_or(0, |mut state| {
             state.attempt += 1;
@@ -127,30 +131,30 @@ impl OutgoingBody {
         AttemptBody { shared: self.shared.clone(), attempt, at: 0, ended: false, _stream: stream }
     }
 
-    /// Returns true if everything read so far is kept, so that it can be sent again.
+    /// Returns true if all bytes read so far are kept, so that the request can be sent again.
     pub(super) fn can_replay(&self) -> bool {
         self.state().is_none_or(|state| !state.partial && state.broken.is_none())
     }
 
-    /// Returns true if there is a body, and the newest attempt's was never polled: then the
-    /// upstream cannot have all of it.
+    /// Returns true if there is a body, and the newest attempt has not read from it. Then the
+    /// upstream cannot have received all of it.
     pub(super) fn is_unasked(&self) -> bool {
         self.state().is_some_and(|state| !state.asked)
     }
 
-    /// Returns the error of the client's own body, if that broke off.
+    /// Returns the error of the client's own body, if it broke off.
     pub(super) fn broken(&self) -> Option<Arc<InboundError>> {
         self.state().and_then(|state| state.broken.clone())
     }
 
-    /// Delays `100 Continue` to a client waiting for it, until `patience` is over or the
-    /// upstream sends one.
+    /// Delays `100 Continue` to a waiting client, for `patience` or until the returned function is
+    /// called.
     pub(super) fn hold_back(&self, patience: Duration) -> Option<impl Fn() + Send + Sync + use<>> {
         self.state()?.rest.as_ref()?.hold_back(patience)
     }
 
-    /// Records that the response head has come: the request is not sent again, and only a
-    /// [`BodyPrefix`] keeps bytes.
+    /// Records the arrival of the response head. Nothing more is kept, and the request is not sent
+    /// again.
     pub(super) fn answered(&self) {
         let Some(mut state) = self.state() else { return };
         state.answered = true;
@@ -234,8 +238,10 @@ impl OutgoingState {
         }))
     }
 
-    /// Keeps a frame if there is room. Otherwise the request cannot be sent again, and only the
-    /// beginning stays until the response head, if a [`BodyPrefix`] exists.
+    /// Keeps a frame if there is room for it.
+    ///
+    /// Otherwise the request cannot be sent again. If a [`BodyPrefix`] exists, the beginning of the
+    /// body is kept until the response head.
     fn keep(&mut self, frame: &Frame<Bytes>) {
         if let Some(trailers) = frame.trailers_ref() {
             self.trailers = Some(trailers.clone());
@@ -263,7 +269,7 @@ impl OutgoingState {
         }
     }
 
-    /// Takes bytes from the budget, if it has enough.
+    /// Takes bytes from the budget. Returns false if it has not enough.
     fn charge(&mut self, bytes: usize) -> bool {
         let (Some(budget), Ok(bytes)) = (&self.budget, u32::try_from(bytes)) else { return false };
         let Ok(permit) = Arc::clone(budget).try_acquire_many_owned(bytes) else { return false };
@@ -278,12 +284,12 @@ impl OutgoingState {
 // === impl BodyPrefix ===
 
 impl BodyPrefix {
-    /// Returns the first 64 KiB of what has been read so far, at most.
+    /// Returns at most the first 64 KiB of the body, as far as it has been read.
     pub fn bytes(&self) -> Vec<Bytes> {
         self.0.as_deref().map_or_else(Vec::new, |shared| beginning(&lock(shared).kept, KEPT_FOR_NAMES))
     }
 
-    /// Returns true if [`bytes`](Self::bytes) is the whole body.
+    /// Returns true if [`bytes`](Self::bytes) returns the whole body.
     pub fn is_whole(&self) -> bool {
         self.0.as_deref().map(lock).is_none_or(|state| {
             !state.partial && state.kept_bytes <= KEPT_FOR_NAMES && state.rest.as_ref().is_none_or(Body::is_end_stream)
@@ -306,15 +312,15 @@ fn beginning(chunks: &[Bytes], most: usize) -> Vec<Bytes> {
     found
 }
 
-/// The most bytes kept of one body: kube-apiserver takes 3 MiB, and nearly all objects are far
+/// The most bytes to keep of one body. kube-apiserver accepts 3 MiB, but nearly all objects are far
 /// smaller than this.
 const KEPT_FOR_REPLAY: usize = 1 << 20;
-/// The most pieces to keep of one body: 64 frames of 16 KiB are the usual 1 MiB; a million of one
-/// byte would cost forty times as much.
+/// The most pieces to keep of one body. The usual 1 MiB is 64 frames of 16 KiB, while a million
+/// pieces of one byte would need forty times its memory.
 const PIECES_FOR_REPLAY: usize = 1024;
-/// The most bytes kept of all bodies together.
+/// The most bytes to keep of all bodies of an upstream together.
 pub(super) const KEPT_TOGETHER: usize = 16 << 20;
-/// The most bytes to keep for an object's name or a digest.
+/// The most bytes to keep for finding an object's name or comparing bodies.
 const KEPT_FOR_NAMES: usize = 64 << 10;
 
 #[cfg(test)]

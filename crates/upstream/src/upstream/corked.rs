@@ -1,12 +1,12 @@
-//! HTTP/2 frames sent together.
+//! Sends several HTTP/2 frames together.
 //!
-//! h2 (0.4) writes a DATA frame of 256 bytes and more by itself, and flushes after it, however many
-//! others wait behind it. Over TLS that is a record and a system call for each small body, where
-//! sixteen of them could share one. h2 flushes once more when it has no more frames. Until then its
-//! bytes are held here, as by the `TCP_CORK` of tcp(7).
+//! h2 (0.4) writes each DATA frame of at least 256 bytes by itself and flushes after it, even if
+//! others wait behind it. Over TLS that costs a record and a system call for each small body, where
+//! sixteen could share one. After its last frame, h2 flushes once more. Until then the bytes are
+//! held here, similar to `TCP_CORK` in tcp(7).
 //!
-//! No promise needs it. It stays because a call by TLS and HTTP/2 takes 11.5 µs of CPU with it and
-//! 16.8 µs without, when four connections have sixteen calls each (measured in turns).
+//! No promise needs this. It stays because a call over TLS and HTTP/2 takes 11.5 µs of CPU with it
+//! and 16.8 µs without, for four connections with sixteen calls each (measured in turns).
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -19,29 +19,28 @@ use bytes::{Buf as _, BytesMut};
 use pin_project_lite::pin_project;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// A stream for h2, to be driven by a [`CorkedConnection`].
+/// A stream for h2, for sending small frames together. Needs a [`CorkedConnection`] as its driver.
 ///
-/// h2 writes a DATA frame as two slices, head and payload, and flushes twice after the last of
-/// them: the first flush is ignored. It writes everything else as one slice, which goes out at
-/// once.
+/// h2 writes a DATA frame as two slices, head and payload, and flushes twice after the last such
+/// frame. The first flush is ignored. Everything else is written as one slice, and sent at once.
 #[derive(Debug)]
 pub struct CorkedStream<S> {
     stream: S,
-    /// The bytes held back: at most a TLS record; unallocated while empty.
+    /// The bytes held back, at most one TLS record; not allocated while empty.
     held: BytesMut,
-    /// Set while a DATA frame was written, in whole or in part, and not flushed: h2 will flush
+    /// Set while a DATA frame was written, at least in part, but not yet flushed. h2 will flush
     /// twice.
     in_data: bool,
     cork: Cork,
 }
 
-/// Set while a [`CorkedStream`] holds bytes for h2's second flush, for its [`CorkedConnection`].
+/// A flag for the [`CorkedConnection`]: set while the [`CorkedStream`] holds bytes back.
 #[derive(Clone, Debug, Default)]
 pub struct Cork(Arc<AtomicBool>);
 
 pin_project! {
-    /// A connection over a [`CorkedStream`]. If h2 does not flush again, it is polled again, so
-    /// that nothing is held for longer than a turn of the loop.
+    /// A connection over a [`CorkedStream`]. It polls h2 again if bytes are still held back, so
+    /// that none stay longer than one turn of the event loop.
     pub struct CorkedConnection<C> {
         #[pin]
         connection: C,
@@ -52,7 +51,7 @@ pin_project! {
 // === impl CorkedStream ===
 
 impl<S> CorkedStream<S> {
-    /// Wraps a stream; the second value is for [`CorkedConnection::new`].
+    /// Wraps a stream. The second value is for [`CorkedConnection::new`].
     pub fn new(stream: S) -> (Self, Cork) {
         let cork = Cork::default();
         (Self { stream, held: BytesMut::new(), in_data: false, cork: cork.clone() }, cork)
@@ -60,7 +59,7 @@ impl<S> CorkedStream<S> {
 }
 
 impl<S: AsyncWrite + Unpin> CorkedStream<S> {
-    /// Writes the held bytes.
+    /// Writes the bytes held back.
     fn poll_drain(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while !self.held.is_empty() {
             let written = ready!(Pin::new(&mut self.stream).poll_write(cx, &self.held))?;
@@ -73,7 +72,7 @@ impl<S: AsyncWrite + Unpin> CorkedStream<S> {
         Poll::Ready(Ok(()))
     }
 
-    /// Holds as many bytes as there is room for, and returns how many.
+    /// Holds back as many bytes as there is room for, and returns their number.
     fn hold(&mut self, slices: &[IoSlice<'_>]) -> usize {
         if self.held.capacity() == 0 {
             self.held.reserve(RECORD);
@@ -167,10 +166,10 @@ impl<C: Future> Future for CorkedConnection<C> {
     }
 }
 
-/// The largest payload of a TLS record (RFC 8446, 5.1).
+/// The largest payload of a TLS record, in bytes (RFC 8446, 5.1).
 const RECORD: usize = 1 << 14;
-/// The least size of a frame that goes out at once if nothing is held: a copy would cost more than it
-/// saves.
+/// The least size of a frame to send at once if nothing is held back: copying it would cost more
+/// than it saves.
 const LARGE: usize = 1 << 13;
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
-//! Making connections: name lookup every time, TCP, TLS, and the negotiated HTTP version.
+//! Making connections: name lookup for each, TCP, TLS, and negotiation of the HTTP version.
 //!
-//! Every socket gets `TCP_NODELAY` (without it a small window costs 40 ms a turn) and TCP
+//! Every socket gets `TCP_NODELAY` (without it, a small window costs 40 ms per round trip) and TCP
 //! keepalive.
 
 use std::error::Error as StdError;
@@ -29,22 +29,22 @@ use crate::moment::Moment;
 use crate::telemetry::UpstreamMeters;
 use crate::tls;
 
-/// Makes the connections to one upstream.
+/// Makes connections to one upstream.
 #[derive(Debug)]
 pub(super) struct Dialer {
     host: String,
     port: u16,
-    /// Looks up the addresses of the upstream, or of its proxy.
+    /// Looks up the addresses of the upstream, or of the proxy before it.
     names: NameLookup,
     server_name: Option<ServerName<'static>>,
     proxy: Option<Proxy>,
     pub(super) tls: Option<Arc<tls::Client>>,
     injector: Arc<Injector>,
-    /// The timeout of a connection attempt; a reload may change it.
+    /// The timeout of a connection attempt; it changes when the configuration is reloaded.
     timeout: Mutex<Duration>,
     /// The flow-control windows of the HTTP/2 connections.
     pub(super) windows: Windows,
-    /// The metrics to count in, once they are set.
+    /// The metrics to record in, once they are set.
     pub(super) meters: Meters,
 }
 
@@ -90,11 +90,11 @@ impl Dialer {
         *lock(&self.timeout)
     }
 
-    /// Runs `connect` within the connect timeout. Returns its result, and how often the TLS
-    /// settings had changed before it.
+    /// Runs `connect` within the connect timeout. Also returns how often the TLS settings had
+    /// changed before it.
     ///
-    /// Before that it waits for credentials that the handshake may need, and reads TLS files again
-    /// if that is due. This is not part of the timeout: an exec plugin takes its own time.
+    /// First waits for credentials that the handshake may need, and reads TLS files again if that
+    /// is due. This is not part of the timeout, because an exec plugin may be slow.
     pub(super) async fn dial<T>(
         &self,
         group: Group,
@@ -124,12 +124,12 @@ impl Dialer {
         self.tls.as_ref().map_or(0, |tls| tls.changes())
     }
 
-    /// Adds the address to a failure.
+    /// Converts a failure to an error with the upstream's address.
     pub(super) fn failure(&self, what: DialFailure) -> DialError {
         DialError { at: self.address(), what }
     }
 
-    /// Returns `host:port`.
+    /// Returns the upstream's address as `host:port`.
     fn address(&self) -> String {
         let Self { host, port, .. } = self;
         if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
@@ -152,8 +152,7 @@ impl Dialer {
         }
     }
 
-    /// Connects a socket; with TLS it offers HTTP/2 and HTTP/1.1 or, if `only_http1`, the latter
-    /// alone.
+    /// Connects a socket. Over TLS it offers HTTP/2 and HTTP/1.1, or only HTTP/1.1 if `only_http1`.
     pub(super) async fn connect(&self, only_http1: bool) -> Result<Socket, DialFailure> {
         let config = |tls: &tls::Client| if only_http1 { tls.http1_config() } else { tls.config() };
         let tls = self.tls.as_ref().map(|tls| (tls, config(tls)));
@@ -176,7 +175,7 @@ impl Dialer {
     }
 }
 
-/// Sorts TLS errors by what a user can do about them.
+/// Converts a TLS error to a failure with advice for the user.
 fn tls_failure(error: io::Error) -> DialFailure {
     if let Some(alert) = certificate_alert(&error) {
         return DialFailure::ClientCertificate(alert);
@@ -205,8 +204,9 @@ fn tls_failure(error: io::Error) -> DialFailure {
     sort(certificate.clone())
 }
 
-/// Returns the server's TLS alert about the gate's certificate, if that ended the connection. In
-/// TLS 1.3 the alert comes only after the handshake.
+/// Returns the server's TLS alert about the gate's certificate, if the connection ended with one.
+///
+/// In TLS 1.3 the alert comes only after the handshake.
 pub(super) fn certificate_alert(error: &(dyn StdError + 'static)) -> Option<AlertDescription> {
     let mut cause = Some(error);
     while let Some(error) = cause {
@@ -222,7 +222,7 @@ pub(super) fn certificate_alert(error: &(dyn StdError + 'static)) -> Option<Aler
     None
 }
 
-/// TLS alerts about a client certificate, or about the lack of one.
+/// TLS alerts about a client certificate or its absence.
 const ABOUT_CERTIFICATES: [AlertDescription; 9] = [
     AlertDescription::AccessDenied,
     AlertDescription::BadCertificate,

@@ -1,5 +1,4 @@
-//! Queries to name servers that ignore the hosts file, for a name the hosts file points at the
-//! gate itself.
+//! Name lookup without the hosts file, for a name mapped by it to the gate itself.
 //!
 //! A client that signs its Host must call the gate by the API's real name, so the pod's
 //! `hostAliases` point that name at the gate. The hosts file is the whole pod's, so the machine's
@@ -17,16 +16,17 @@ use hickory_resolver::{Resolver, TokioResolver, system_conf};
 
 use super::error::ForbiddenAddress;
 
-/// Where names are looked up: the resolver's files and port.
+/// The files and the port for looking up names.
 #[derive(Clone, Debug)]
 pub struct Dns {
-    /// The hosts file, with fixed addresses of names.
+    /// The hosts file, with fixed addresses for some names.
     pub hosts: PathBuf,
-    /// The `resolv.conf` file, with name servers and their options.
+    /// The `resolv.conf` file, with the name servers and their options.
     pub resolv_conf: PathBuf,
     /// The port of the name servers.
     pub port: u16,
-    /// Allows or refuses each address before a connection to it, unless a proxy looks the name up.
+    /// A check of each address before the gate connects to it. It does not apply if a proxy looks
+    /// up the name.
     pub judge: Option<Judge>,
 }
 
@@ -62,7 +62,7 @@ impl Dns {
         text.lines().filter_map(of_line).collect()
     }
 
-    /// Looks up every address of a name.
+    /// Looks up all addresses of a name.
     pub(super) async fn lookup(&self, name: &str) -> Result<Vec<IpAddr>, LookupError> {
         let resolver = self.resolver().map_err(|error| {
             let text = format!("{}: {error}", self.resolv_conf.display());
@@ -89,13 +89,13 @@ impl Dns {
     }
 }
 
-/// Returns the name servers and options of a `resolv.conf`.
+/// Returns the name servers and options in a `resolv.conf`.
 #[cfg(not(target_vendor = "apple"))]
 fn name_servers(text: &[u8]) -> Result<(ResolverConfig, ResolverOpts), NetError> {
     system_conf::parse_resolv_conf(text)
 }
 
-/// Returns the system's name servers: macOS does not keep them in that file.
+/// Returns the system's name servers. On macOS the file does not list them.
 #[cfg(target_vendor = "apple")]
 fn name_servers(_: &[u8]) -> Result<(ResolverConfig, ResolverOpts), NetError> {
     Ok(system_conf::read_system_conf()?)

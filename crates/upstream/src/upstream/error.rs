@@ -1,4 +1,4 @@
-//! Errors of calls to the upstream, each with what a user can do.
+//! The errors of calls to the upstream, each with advice for the user.
 
 use std::error::Error as StdError;
 use std::sync::Arc;
@@ -12,9 +12,9 @@ use crate::credentials::ExecPluginError;
 #[derive(Debug, thiserror::Error)]
 #[error("cannot connect to {at}: {what}")]
 pub struct DialError {
-    /// The address, as `host:port`.
+    /// The upstream's address, as `host:port`.
     pub at: String,
-    /// The reason, and what to do.
+    /// The reason, with advice for the user.
     pub what: DialFailure,
 }
 
@@ -52,7 +52,7 @@ pub enum DialFailure {
     /// The upstream's certificate is not signed by a trusted authority.
     #[error("the server's certificate is signed by an unknown authority; set upstream_tls.ca to the right CA file")]
     UnknownIssuer(CertificateError),
-    /// The upstream's certificate is that of a CA.
+    /// The upstream's certificate is a CA's.
     #[error(
         "the server's certificate is that of a CA; issue one for the server, with CA:FALSE, or set upstream_tls.ca to that very certificate"
     )]
@@ -63,17 +63,17 @@ pub enum DialFailure {
          the right CA file, and use keys that are {SUPPORTED_KEYS}"
     )]
     Signature(CertificateError),
-    /// The two sides support no common TLS parameters.
+    /// The two sides have no TLS parameters in common, such as a version or cipher.
     #[error(
         "the server and the gate have no TLS version, cipher or key in common; the gate supports TLS 1.2 and 1.3, and keys that are {SUPPORTED_KEYS}"
     )]
     NothingInCommon(std::io::Error),
-    /// The upstream wants a client certificate, or another one.
+    /// The upstream requires a client certificate, or refuses the gate's.
     #[error(
         "the server refuses the gate's client certificate, or requires one ({0:?}); check upstream_tls.cert, or the kubeconfig's user"
     )]
     ClientCertificate(AlertDescription),
-    /// The gate's own credentials are not available. The cause is for the log only.
+    /// The gate's own credentials are not available. Only the log shows the cause.
     #[error("the gate cannot get its own credentials; its log says why")]
     Credentials(#[source] Arc<ExecPluginError>),
     /// The proxy refused the connection.
@@ -90,7 +90,7 @@ pub enum DialFailure {
     ClosedAtOnce,
 }
 
-/// Why an address named by a client must not be connected to.
+/// Why the gate must not connect to an address requested by a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ForbiddenAddress {
     /// The address leads back to this pod.

@@ -1,4 +1,4 @@
-//! HTTP/1.1 towards an upstream: its limits, and a socket that counts bytes.
+//! HTTP/1.1 towards an upstream: its limits, and a socket with byte counts.
 
 use std::io;
 use std::io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset};
@@ -16,26 +16,26 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf, Take};
 use super::dial::Socket;
 use super::error::DialFailure;
 
-/// The future driving a connection.
+/// The future driving an HTTP/1.1 connection.
 pub(super) type ConnectionDriver<B> = http1::Connection<TokioIo<CountedSocket>, B>;
 
-/// What has passed on a connection. The byte counts show whether a request was sent or answered at
-/// all.
+/// The state of a connection, shared with its socket. The byte counts show whether any part of a
+/// request was sent, or of a response received.
 #[derive(Debug, Default)]
 pub(super) struct Traffic {
     pub(super) read: AtomicU64,
     pub(super) written: AtomicU64,
-    /// Set when the connection's call is over; the next may have it once hyper is ready.
+    /// Set when the connection's call has ended. The next call may use it once hyper is ready.
     pub(super) releasing: AtomicBool,
-    /// Counts the connection among those for upgrades, if it is one.
+    /// Counts the connection among those of upgrades, if it is one.
     pub(super) upgrade: Option<Arc<()>>,
-    /// Set when the connection has ended, and its driver is dropped.
+    /// Set when the connection has ended and its driver was dropped.
     pub(super) over: AtomicBool,
     /// Wakes the call waiting for a response.
     pub(super) waiting: AtomicWaker,
 }
 
-/// A socket that counts bytes. It reads at most [`READ`] bytes at a time.
+/// A socket with byte counts. Each read is of at most [`READ`] bytes.
 pub(super) struct CountedSocket {
     socket: Take<Socket>,
     traffic: Arc<Traffic>,
@@ -43,7 +43,7 @@ pub(super) struct CountedSocket {
     write_failed: bool,
 }
 
-/// Begins HTTP/1.1 on a socket.
+/// Starts HTTP/1.1 on a socket.
 pub(super) async fn handshake<B>(
     socket: Socket,
     traffic: Arc<Traffic>,
@@ -62,13 +62,13 @@ where
 // === impl Traffic ===
 
 impl Traffic {
-    /// Records the end of the connection, after its driver is dropped.
+    /// Records the end of the connection, once its driver was dropped.
     pub(super) fn end(&self) {
         self.over.store(true, Ordering::Release);
         self.waiting.wake();
     }
 
-    /// Returns true if the connection has ended. If not, its end wakes the task.
+    /// Returns true if the connection has ended. Otherwise its end will wake the task.
     pub(super) fn poll_over(&self, cx: &Context<'_>) -> bool {
         self.waiting.register(cx.waker());
         self.over.load(Ordering::Acquire)
@@ -88,7 +88,7 @@ impl AsyncRead for CountedSocket {
 }
 
 impl CountedSocket {
-    /// Writes with `send`, and counts the bytes.
+    /// Writes by calling `send`, and counts the bytes.
     fn write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -104,9 +104,10 @@ impl CountedSocket {
         self.await_answer(poll, cx)
     }
 
-    /// Hides a write error, because the upstream may have answered before, and hyper would drop
-    /// that response for the error. Nothing is written from then on, and the read side shows how
-    /// the connection ends: with the response, cleanly, or with an error too.
+    /// Hides an error of writing, because the upstream may have responded before it.
+    ///
+    /// hyper would drop that response because of the error. After it nothing more is written.
+    /// Reading shows how the connection ends: with the response, without one, or with an error.
     fn await_answer<T>(&mut self, poll: Poll<io::Result<T>>, cx: &Context<'_>) -> Poll<io::Result<T>> {
         match poll {
             Poll::Ready(Err(error))
@@ -152,11 +153,14 @@ impl AsyncWrite for CountedSocket {
     }
 }
 
-/// The largest head: the MiB of kube-apiserver's own limit, and a little for the status line.
+/// The largest head, in bytes: the 1 MiB of kube-apiserver's own limit, and some more for the
+/// status line.
 const MAX_HEAD_BYTES: usize = (1 << 20) + (64 << 10);
 /// The most header lines; hyper's default of 100 is fewer than real servers send.
 const MAX_HEADERS: usize = 512;
-/// The most bytes of one read. hyper doubles its buffer whenever a read fills it, up to the MiB of
-/// a head, and holds as many pieces as it reads. So a client that does not read leaves a few
-/// hundred KiB of its response here, and not a few MiB.
+/// The most bytes of one read.
+///
+/// hyper doubles its buffer whenever a read fills it, up to the MiB of a head, and holds as many
+/// pieces as it reads. With this limit, a client that does not read causes a few hundred KiB of its
+/// response to be held here, and not a few MiB.
 const READ: u64 = 16 << 10;

@@ -1,13 +1,13 @@
-//! The body of a client's request, shared with its connection.
+//! The body of a client's request, shared by its call and its connection.
 //!
-//! A call may be answered before its body is read: by the upstream, by a refusal of the gate's, or
-//! because something failed. The rest of the body is then still in the client's connection, and
-//! only that connection can decide about it. So two share the body: [`Inbound`] reads it for the
-//! upstream. [`UnreadBody`] tells the connection whether it has ended, reads on after the call, and
-//! removes it at the end of the response.
+//! A call may get its response before its body is read: from the upstream, by a refusal of the
+//! gate, or because of an error. Then the rest of the body is still in the client's connection, and
+//! the connection must decide what to do with it. So there are two handles: [`Inbound`] reads the
+//! body for the upstream. [`UnreadBody`] tells the connection whether the body has ended, can read
+//! its rest after the call, and takes it away from the call at the end of the response.
 //!
-//! It also knows whether the client waits for `100 Continue`. hyper's server sends that as soon as
-//! such a body is polled.
+//! The body also knows whether the client waits for `100 Continue`. hyper's server sends it as soon
+//! as such a body is polled.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
@@ -24,27 +24,28 @@ use tokio::time::Sleep;
 use super::lock;
 use crate::clock::timer;
 
-/// A request body from a client; `None` if there is none.
+/// A client's request body, as its call reads it; `None` if there is no body.
 #[derive(Debug, Default)]
 pub struct Inbound(Option<Arc<Mutex<InboundState>>>);
 
-/// The client's request body for its connection. Dropping it takes the body away from its reader.
+/// A client's request body, as its connection sees it. Dropping it takes the body away from the
+/// call.
 #[derive(Debug)]
 pub struct UnreadBody(Arc<Mutex<InboundState>>);
 
-/// What is left of a request body when its call is answered.
+/// The unread rest of a request body at the end of its call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Remainder {
-    /// The body was read to its end.
+    /// Nothing: the body was read to its end.
     None,
-    /// The rest can be read to its end, at no more than this many bytes in all.
+    /// A rest to read. The whole body must not be longer than this many bytes.
     Some(u64),
-    /// The rest is too much: it is longer than the bound, it broke off, or the client waits for
-    /// `100 Continue`.
+    /// A rest not worth reading: it is longer than the limit, it broke off, or the client still
+    /// waits for `100 Continue`.
     TooMuch,
 }
 
-/// The body could not be read to its end.
+/// Why a body could not be read to its end.
 #[derive(Debug, thiserror::Error)]
 pub enum InboundError {
     /// The client's body broke off.
@@ -58,16 +59,16 @@ pub enum InboundError {
 #[derive(Debug)]
 struct InboundState {
     body: Progress,
-    /// Bytes read so far.
+    /// The number of bytes read so far.
     read: u64,
     /// Set while the client waits for `100 Continue`.
     expects: bool,
-    /// Until when `100 Continue` is delayed.
+    /// The timer of the delay of `100 Continue`.
     held: Option<Pin<Box<Sleep>>>,
-    /// Set once the call no longer reads the body.
+    /// Set once the call has stopped reading the body.
     is_left: bool,
     reader: Option<Waker>,
-    /// Wakes the connection, at the end or after this many bytes.
+    /// Wakes the connection at the end of the body, or after this many bytes in all.
     watcher: Option<(u64, Waker)>,
 }
 
@@ -82,7 +83,8 @@ enum Progress {
 // === impl Inbound ===
 
 impl Inbound {
-    /// Shares a request's body with its connection; `None` if there is no body.
+    /// Splits a request's body into a handle for the call and one for its connection. The latter is
+    /// `None` if there is no body.
     pub fn of(request: Request<Incoming>) -> (Request<Self>, Option<UnreadBody>) {
         if request.body().is_end_stream() {
             return (request.map(|_| Self(None)), None);
@@ -100,8 +102,8 @@ impl Inbound {
         self.0.as_ref().is_some_and(|shared| lock(shared).expects)
     }
 
-    /// Delays `100 Continue` until `patience` is over, or the returned function is called; `None`
-    /// if the client does not wait for it.
+    /// Delays `100 Continue` for `patience`, or until the returned function is called. `None` if
+    /// the client does not wait for it.
     pub(super) fn hold_back(&self, patience: Duration) -> Option<impl Fn() + Send + Sync + use<>> {
         let shared = self.0.as_ref()?;
         let mut state = lock(shared);
@@ -114,7 +116,7 @@ impl Inbound {
     }
 }
 
-/// Wraps a body without sharing it.
+/// Wraps a body not shared with a connection.
 impl From<Incoming> for Inbound {
     fn from(body: Incoming) -> Self {
         Self((!body.is_end_stream()).then(|| InboundState::share(body, false)))
@@ -157,7 +159,8 @@ impl Drop for Inbound {
 // === impl UnreadBody ===
 
 impl UnreadBody {
-    /// Returns what is left of the body, if it can be read within `most` bytes in all.
+    /// Returns the unread rest of the body. It may be read unless it is known to exceed `most`
+    /// bytes.
     pub fn remainder(&self, most: u64) -> Remainder {
         let state = lock(&self.0);
         match &state.body {
@@ -169,8 +172,10 @@ impl UnreadBody {
         }
     }
 
-    /// Waits for the end of the body, and discards what its call does not read. Ready with true if
-    /// the end came before `most` bytes had been read in all.
+    /// Reads and discards the rest of the body, as far as the call does not read it.
+    ///
+    /// Ready with true at the end of the body, or with false if `most` bytes in all were read
+    /// before.
     pub fn poll_end(&self, cx: &mut Context<'_>, most: u64) -> Poll<bool> {
         let mut state = lock(&self.0);
         loop {
@@ -207,7 +212,7 @@ impl InboundState {
         Arc::new(Mutex::new(state))
     }
 
-    /// Wakes the reader of the body.
+    /// Ends the delay of `100 Continue`, and wakes the reader of the body.
     fn release(&mut self) {
         self.held = None;
         if let Some(reader) = self.reader.take() {
@@ -215,7 +220,7 @@ impl InboundState {
         }
     }
 
-    /// Becomes ready when `100 Continue` may be sent.
+    /// Waits for the end of the delay of `100 Continue`.
     fn poll_held(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if let Some(held) = &mut self.held {
             ready!(held.as_mut().poll(cx));

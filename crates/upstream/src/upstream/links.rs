@@ -1,12 +1,12 @@
-//! Links in response headers, changed to lead to the gate, so that page 2 of a list and the status
-//! of an operation do not bypass its limits.
+//! Rewrites links in response headers, so that they lead to the gate and do not bypass its limits.
 //!
-//! A path without a host always loses the base path, because the gate adds it again. The rest is
-//! optional: only URLs of the upstream's own origin and below its base path, only in headers with
-//! such links; bodies are never touched. The gate's own address is the one used by the client.
-//! Unclear links stay as they are.
+//! Examples are the next page of a list, and the status of an operation. A path without a host
+//! always loses the base path, because the gate adds it again. Rewriting of URLs with a host is
+//! optional. It concerns only URLs of the upstream's own origin and below its base path, in headers
+//! for such links; bodies are never changed. The gate's address in them is the one used by the
+//! client. Unclear links stay as they are.
 //!
-//! A link to the upstream that stays in a response leads past the gate, which is reported.
+//! A link that still leads to the upstream itself bypasses the gate, which is reported.
 
 use std::ops::Range;
 
@@ -16,12 +16,12 @@ use http::{HeaderMap, HeaderName, HeaderValue, request};
 
 use super::{Host, Target};
 
-/// Rewrites the links of one response to the address its client used.
+/// Rewrites links in one response to the address used by its client.
 #[derive(Clone, Debug)]
 pub(super) struct Links<'a> {
     target: &'a Target,
     host: Host,
-    /// The gate's address, such as `http://localhost:8001`, if URLs with a host are to be
+    /// The gate's address, such as `http://localhost:8001`; `None` if URLs with a host are not
     /// rewritten.
     gate: Option<String>,
 }
@@ -30,13 +30,14 @@ pub(super) struct Links<'a> {
 struct Absolute<'a> {
     scheme: Option<&'a str>,
     authority: &'a str,
-    /// Path, query and fragment.
+    /// The path, query and fragment.
     rest: &'a str,
 }
 
 impl<'a> Links<'a> {
-    /// Creates a rewriter for the response to a request. URLs with a host are pointed at the gate
-    /// if `scheme` is set. Returns `None` if nothing can change.
+    /// Creates a rewriter for the response to a request; `None` if no link needs a change.
+    ///
+    /// If `scheme` is set, URLs with a host are rewritten to lead to the gate.
     pub(super) fn new(
         scheme: Option<&Scheme>,
         parts: &request::Parts,
@@ -56,7 +57,7 @@ impl<'a> Links<'a> {
         each(headers, &LINK, |links| self.links(links));
     }
 
-    /// Rewrites every target of a Link header; `None` if none changes.
+    /// Rewrites every URL in a Link header; `None` if this changes nothing.
     fn links(&self, field: &str) -> Option<String> {
         let mut rewritten = field.to_owned();
         for target in targets(field)?.into_iter().rev() {
@@ -67,7 +68,7 @@ impl<'a> Links<'a> {
         (rewritten != field).then_some(rewritten)
     }
 
-    /// Rewrites a URL; `None` if it is not the upstream's, or already means the same at the gate.
+    /// Rewrites a URL; `None` if it is not the upstream's, or is right already.
     fn url(&self, url: &str) -> Option<String> {
         let trimmed = url.trim_matches([' ', '\t']);
         match absolute(trimmed) {
@@ -84,7 +85,7 @@ impl<'a> Links<'a> {
         }
     }
 
-    /// Returns the part after the base path; `None` if the gate cannot reach it.
+    /// Returns a path without the base path; `None` if the gate cannot reach it.
     fn below_base(&self, rest: &str) -> Option<String> {
         let base = self.target.base_path.as_str();
         let below = rest.strip_prefix(base)?;
@@ -102,7 +103,7 @@ impl<'a> Links<'a> {
     }
 }
 
-/// Returns the gate's URL, as the client knows it.
+/// Returns the gate's URL, with the address used by the client.
 fn gate(scheme: &Scheme, parts: &request::Parts) -> Option<String> {
     let of_uri = parts.uri.authority().map(Authority::as_str);
     let of_head = parts.headers.get(HOST).and_then(|host| host.to_str().ok());
@@ -112,7 +113,7 @@ fn gate(scheme: &Scheme, parts: &request::Parts) -> Option<String> {
     Some(format!("{scheme}://{}", name.strip_suffix(usual).unwrap_or(name)))
 }
 
-/// Returns true if response headers have a link to the upstream itself, past the gate.
+/// Returns true if response headers have a link to the upstream itself, bypassing the gate.
 pub(super) fn lead_past(headers: &HeaderMap, target: &Target, host: &Host) -> bool {
     let is_own = |url: &str| absolute(url.trim_matches([' ', '\t'])).is_some_and(|url| is_own(&url, target, host));
     let lines = |name| headers.get_all(name).into_iter().filter_map(|line| line.to_str().ok());
@@ -121,12 +122,12 @@ pub(super) fn lead_past(headers: &HeaderMap, target: &Target, host: &Host) -> bo
     URLS.iter().flat_map(lines).any(is_own) || lines(&LINK).any(has_own)
 }
 
-/// Returns true if response headers may have links at all.
+/// Returns true if response headers have fields for links.
 pub(super) fn are_in(headers: &HeaderMap) -> bool {
     headers.contains_key(LINK) || URLS.iter().any(|name| headers.contains_key(name))
 }
 
-/// Returns where the targets are in a Link header; `None` if it is malformed.
+/// Returns the positions of the URLs in a Link header; `None` if it is malformed.
 fn targets(field: &str) -> Option<Vec<Range<usize>>> {
     let mut targets = Vec::new();
     let mut at = 0;
@@ -161,7 +162,7 @@ fn is_own(url: &Absolute<'_>, target: &Target, host: &Host) -> bool {
     !authority.as_str().contains('@') && std::iter::once(&target.authority).chain(&literal).any(is_same)
 }
 
-/// Splits a URL with a host; `None` for any other: it cannot lead past the gate.
+/// Splits a URL with a host; `None` for any other URL, as it cannot bypass the gate.
 fn absolute(url: &str) -> Option<Absolute<'_>> {
     let (scheme, rest) = match url.strip_prefix("//") {
         Some(rest) => (None, rest),
@@ -175,8 +176,8 @@ fn absolute(url: &str) -> Option<Absolute<'_>> {
     Some(Absolute { scheme, authority, rest })
 }
 
-/// Returns the end of a link's parameters: the comma before the next link, or the end of the text;
-/// `None` inside an unfinished quoted string.
+/// Returns the end of a link's parameters: the comma before the next link, or the end of the text.
+/// `None` if a quoted string is not closed.
 fn parameters_end(text: &str) -> Option<usize> {
     let mut quoted = false;
     let mut escaped = false;
@@ -192,7 +193,7 @@ fn parameters_end(text: &str) -> Option<usize> {
     (!quoted).then_some(text.len())
 }
 
-/// Changes the values of a header in place; their order stays.
+/// Changes the values of a header, without changing their order.
 fn each(headers: &mut HeaderMap, name: &HeaderName, change: impl Fn(&str) -> Option<String>) {
     let http::header::Entry::Occupied(mut lines) = headers.entry(name) else { return };
     for line in lines.iter_mut() {

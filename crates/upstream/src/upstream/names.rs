@@ -1,9 +1,9 @@
 //! Lookup of the upstream's addresses.
 //!
-//! The machine's resolver is asked for every connection: the hosts file and split DNS hold for the
-//! gate as for any program. Only if the hosts file points the upstream's name at the gate itself,
-//! name servers are asked instead (see [`dns`](super::dns)). If none answers, the last good answer
-//! stays in use.
+//! The machine's resolver is queried for every connection, so that the hosts file and split DNS
+//! apply to the gate as to any program. But if the hosts file maps the upstream's name to the gate
+//! itself, name servers are queried directly (see [`dns`](super::dns)). If none answers, the last
+//! good answer stays in use.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -16,7 +16,7 @@ use super::lock;
 use crate::clock::Clock;
 use crate::moment::Moment;
 
-/// Looks up the addresses of one name.
+/// Looks up the addresses of one host name.
 #[derive(Debug)]
 pub(super) struct NameLookup {
     host: String,
@@ -25,7 +25,7 @@ pub(super) struct NameLookup {
     own: Vec<SocketAddr>,
     dns: Dns,
     pub(super) clock: Clock,
-    /// The last good answer, with its time.
+    /// The last good answer, and its time.
     known: Mutex<Option<(Vec<SocketAddr>, Moment)>>,
 }
 
@@ -34,9 +34,10 @@ impl NameLookup {
         Self { host, port, own, dns, clock, known: Mutex::new(None) }
     }
 
-    /// Returns at least one address to connect to, none of them the gate's own. `limit` is for the
-    /// whole connection attempt; with an old answer to fall back on, the lookup may take half of
-    /// it.
+    /// Returns at least one address to connect to, none of them the gate's own.
+    ///
+    /// `limit` is the timeout of the whole connection attempt. If there is an old answer to use
+    /// instead, the lookup may take only half of it.
     pub(super) async fn addresses(&self, limit: Duration) -> Result<Vec<SocketAddr>, DialFailure> {
         let limit = if self.last_good().is_some() { limit / 2 } else { limit };
         let failure = match tokio::time::timeout(limit, self.ask()).await {
@@ -63,7 +64,7 @@ impl NameLookup {
         }
     }
 
-    /// Removes addresses that must not be connected to; an error if none is left.
+    /// Removes forbidden addresses. An error if none is left.
     fn judge(&self, found: &mut Vec<SocketAddr>) -> Result<(), DialFailure> {
         let Some(judge) = self.dns.judge else { return Ok(()) };
         let mut fault = None;
@@ -92,10 +93,10 @@ impl NameLookup {
         })
     }
 
-    /// Returns true if a connection between these two ends leads to the gate's own listener.
+    /// Returns true if a connection between these addresses leads to the gate's own listener.
     ///
-    /// A listener on every address has all those of the machine, known only now: a connection to
-    /// one of the machine's own addresses comes from that address.
+    /// A gate may listen on all addresses of its machine, which are not known beforehand. But a
+    /// connection to an address of the same machine also comes from that address.
     pub(super) fn is_own_connection(&self, local: SocketAddr, peer: SocketAddr) -> bool {
         let on_this_machine = local.ip().to_canonical() == peer.ip().to_canonical();
         on_this_machine && self.own.iter().any(|own| own.port() == peer.port() && own.ip().is_unspecified())
@@ -107,8 +108,8 @@ impl NameLookup {
     }
 }
 
-/// How long an old answer may be used, as in RFC 8767: after that the address is more likely
-/// another host's.
+/// How long an old answer may be used, as in RFC 8767. After that the address probably belongs to
+/// another host.
 const STALE: Duration = Duration::from_secs(24 * 3600);
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
-//! The pace of connection attempts: many at a time normally, one at a time and ever more slowly
-//! after a failure.
+//! The pace of connection attempts: several at a time normally; after a failure, one at a time with
+//! growing delays.
 //!
-//! This does no I/O. An outage must neither keep callers waiting nor cause a storm of attempts; the
-//! first success ends it.
+//! An outage must neither keep callers waiting nor cause a storm of attempts; the first success
+//! ends it. This does no I/O.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,16 +10,16 @@ use std::time::Duration;
 use super::error::DialError;
 use crate::moment::Moment;
 
-/// The connection attempts of one group.
+/// The connection attempts of one group, and when the next may start.
 #[derive(Debug, Default)]
 pub(super) struct DialPace {
-    /// The number of attempts under way.
+    /// The number of current attempts.
     pub(super) under_way: usize,
-    /// The number of calls waiting for a connection, as last set; never adjusted here.
+    /// The number of calls waiting for a connection, as last set from outside.
     pub(super) wanted: usize,
-    /// Set if one more connection is wanted in advance.
+    /// Set if one more connection should be made before any call needs it.
     pub(super) ahead: bool,
-    /// Why the last attempt failed, until one succeeds.
+    /// The failure of the last attempt; `None` once an attempt succeeds.
     failing: Option<DialOutage>,
 }
 
@@ -33,9 +33,10 @@ struct DialOutage {
 }
 
 impl DialPace {
-    /// Returns how many attempts to start now, and counts them as begun. At most `at_once` may be
-    /// under way together. They are for the calls that wait at the limiter and `more` that wait
-    /// here, less the `free` streams.
+    /// Returns how many attempts to start now, and counts them as started.
+    ///
+    /// They are for the calls that wait in the limiter and the `more` that wait in the pool, less
+    /// the `free` streams. At most `at_once` attempts may run at a time.
     pub(super) fn begin(&mut self, at_once: usize, more: usize, free: usize, now: Moment) -> usize {
         let need = (self.wanted + more).saturating_sub(free).max(usize::from(self.ahead));
         let allowed = match &self.failing {
@@ -48,20 +49,21 @@ impl DialPace {
         start
     }
 
-    /// Records a successful attempt. Returns the failure it ends.
+    /// Records a successful attempt. Returns the failure ended by it, if any.
     pub(super) fn succeeded(&mut self) -> Option<Arc<DialError>> {
         self.under_way = self.under_way.saturating_sub(1);
         self.ahead = false;
         self.recovered()
     }
 
-    /// Records that some connection was made. Returns the failure it ends.
+    /// Records another new connection, not from these attempts. Returns the failure ended by it, if
+    /// any.
     pub(super) fn recovered(&mut self) -> Option<Arc<DialError>> {
         self.failing.take().map(|failing| failing.error)
     }
 
-    /// Records a failed attempt that began at `begun`. Returns true if it is the first in a row, to
-    /// be logged.
+    /// Records a failed attempt, started at `begun`. Returns true if it is the first failure in a
+    /// row, which should be logged.
     pub(super) fn failed(&mut self, error: Arc<DialError>, begun: Moment, now: Moment) -> bool {
         self.under_way = self.under_way.saturating_sub(1);
         self.ahead = false;
@@ -73,27 +75,27 @@ impl DialPace {
         self.failing.replace(DialOutage { error, since: now, delay, due: now + delay }).is_none()
     }
 
-    /// Returns the failure to report to new calls, while the next attempt is not due.
+    /// Returns the failure to report at once to new calls, until the next attempt is due.
     pub(super) fn down(&self, now: Moment) -> Option<&Arc<DialError>> {
         self.failing.as_ref().filter(|failing| now < failing.due).map(|failing| &failing.error)
     }
 
-    /// Returns why the last attempt failed, until one succeeds.
+    /// Returns the failure of the last attempt; `None` once an attempt succeeds.
     pub(super) fn failing(&self) -> Option<&Arc<DialError>> {
         self.failing.as_ref().map(|failing| &failing.error)
     }
 
-    /// Returns when the next attempt is due, if one is wanted but must wait.
+    /// Returns when the next attempt is due, if a connection is needed but an attempt must wait.
     pub(super) fn due(&self, more: usize) -> Option<Moment> {
         let waiting = self.under_way == 0 && (self.wanted + more > 0 || self.ahead);
         self.failing.as_ref().filter(|_| waiting).map(|failing| failing.due)
     }
 }
 
-/// The delay after the first failure: shorter than a controller's own retry, long enough against a
-/// storm.
+/// The delay after the first failure. It is shorter than a controller's own retry, and long enough
+/// to prevent a storm of attempts.
 const FIRST: Duration = Duration::from_millis(50);
-/// The longest delay: a recovered API server is found within 2 s.
+/// The longest delay, so that a recovered API server is found within 2 s.
 const SLOWEST: Duration = Duration::from_secs(2);
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
-//! The connections of one group: their streams, the making of more, and how many calls they can
-//! take.
+//! The pool of connections of one group: it lends their streams to calls, and makes new
+//! connections.
 //!
-//! One std Mutex is around the [`PoolState`]; nothing is awaited under it, and everything that
-//! calls other parts happens after it is released.
+//! A std Mutex protects the [`PoolState`]. Nothing is awaited while it is locked, and calls to
+//! other parts are made after it is released.
 
 mod connection;
 mod state;
@@ -60,7 +60,7 @@ impl Pool {
         state.pacing.failing().filter(|_| state.accounts.free() == 0).cloned()
     }
 
-    /// Returns a stream for a call the limiter let go.
+    /// Returns a stream for a call just admitted by the limiter.
     pub(super) fn checkout(self: &Arc<Self>) -> Option<StreamLease> {
         self.with(|state, deferred, _| {
             state.accounts.return_grant();
@@ -68,8 +68,7 @@ impl Pool {
         })
     }
 
-    /// Returns the first available stream: a free one, or one of a new connection, whoever it is
-    /// made for.
+    /// Returns the first available stream: a free stream, or one of any new connection.
     pub(super) async fn take_exempt(self: &Arc<Self>) -> Result<StreamLease, Arc<DialError>> {
         let found = self.with(|state, deferred, _| match state.open(self, deferred) {
             Some(lease) => Ok(lease),
@@ -94,7 +93,7 @@ impl Pool {
         }
     }
 
-    /// Returns another stream for a call the upstream did not process; `fresh` requires a new
+    /// Returns another stream for a call not processed by the upstream. If `fresh`, it is on a new
     /// connection.
     pub(super) async fn take_again(self: &Arc<Self>, fresh: bool) -> Result<StreamLease, Arc<DialError>> {
         if fresh {
@@ -120,7 +119,7 @@ impl Pool {
         lease.ok_or_else(|| self.closed_at_once())
     }
 
-    /// Returns true if the last connection speaks HTTP/2; `None` before the first.
+    /// Returns true if the latest connection speaks HTTP/2; `None` before the first.
     pub(super) fn is_multiplexed(&self) -> Option<bool> {
         lock(&self.state).multiplexed
     }
@@ -136,7 +135,7 @@ impl Pool {
         Arc::new(self.dialer.failure(DialFailure::ClosedAtOnce))
     }
 
-    /// Makes a planned connection.
+    /// Makes a connection planned by [`PoolState::plan`].
     async fn dial(self: Arc<Self>) {
         let begun = self.clock.now();
         let error = match self.connect().await {
@@ -155,8 +154,9 @@ impl Pool {
         waiters.fail(&error);
     }
 
-    /// Adds a connection and starts its driver. `tls` is how often the TLS settings had changed
-    /// before it. With `own`, the caller takes its first stream.
+    /// Adds a connection to the pool and starts its driver. If `own`, returns its first stream.
+    ///
+    /// `tls` is how often the TLS settings had changed before the connection was made.
     fn register(self: &Arc<Self>, connection: NewConnection, tls: u64, own: bool) -> Option<StreamLease> {
         self.with(|state, deferred, now| {
             let failure = if own { state.pacing.recovered() } else { state.pacing.succeeded() };
@@ -198,8 +198,8 @@ impl Pool {
         });
     }
 
-    /// Takes back an HTTP/1.1 connection after a complete call. The next call may have it as soon
-    /// as hyper is ready.
+    /// Takes back an HTTP/1.1 connection after a complete call. Once hyper is ready, the next call
+    /// may use it.
     pub(super) fn put_back(self: &Arc<Self>, id: ConnectionId, back: http1::SendRequest<SentBody>) {
         self.with(|state, _, now| {
             if let Some(Handle::Http1 { sender, traffic, reused, .. }) = state.accounts.handle(id) {
@@ -216,7 +216,7 @@ impl Pool {
         self.with(|state, _, now| state.release(id, now));
     }
 
-    /// Closes idle and old connections. Call it every few seconds.
+    /// Closes idle and old connections. Must be called every few seconds.
     pub(super) fn maintain(self: &Arc<Self>) {
         self.with(|state, deferred, now| {
             state.retire(now, deferred);
@@ -226,14 +226,15 @@ impl Pool {
         });
     }
 
-    /// Replaces all connections after a change of the TLS settings: idle ones are closed now, the
-    /// others as soon as there are new ones. Their calls run on.
+    /// Replaces all connections after a change of the TLS settings. Idle ones are closed now, the
+    /// others once there are new ones; their calls continue.
     pub(super) fn outdate(self: &Arc<Self>) {
         self.with(|state, _, now| state.accounts.expire(now));
         self.maintain();
     }
 
-    /// Runs `change` under the lock, then serves waiting calls. Does the rest without the lock.
+    /// Runs `change` under the lock, then gives free streams to waiting calls. The remaining
+    /// actions, such as making connections, follow without the lock.
     fn with<R>(self: &Arc<Self>, change: impl FnOnce(&mut PoolState, &mut Deferred, Moment) -> R) -> R {
         let mut deferred = Deferred::default();
         let mut state = lock(&self.state);
@@ -272,5 +273,5 @@ impl Pool {
 /// The maximum age of a connection: a new one looks the name up again, and load spreads over new
 /// servers.
 const MAX_AGE: Duration = Duration::from_secs(600);
-/// How long an exempt call waits for a connection being made before it starts its own.
+/// How long an exempt call waits for other new connections before it makes its own.
 const HEAD_START: Duration = Duration::from_millis(250);

@@ -1,8 +1,8 @@
-//! Request heads for the upstream, and response heads for the client.
+//! Prepares request heads for the upstream, and response heads for the client.
 //!
-//! Removes hop-by-hop fields, sets the authority, and joins the base path. Everything else passes
-//! byte for byte, path and query above all: RBAC names carry `:` and `%3A`, and proxied paths `..`
-//! and `//`, which mean what the API server takes them for.
+//! Removes hop-by-hop fields, sets the authority, and prepends the base path. Everything else is
+//! unchanged byte for byte, above all path and query. RBAC names contain `:` and `%3A`, and proxied
+//! paths `..` and `//`, and only the API server knows their meaning.
 
 use bytes::Bytes;
 use http::header::{
@@ -15,12 +15,12 @@ use super::body::AttemptBody;
 use super::protocol::{Protocol, tokens};
 use super::{Host, Target};
 
-/// A request head for the upstream, in either HTTP version and for every attempt.
+/// A request head for the upstream. It can be sent in either HTTP version, and several times.
 #[derive(Debug)]
 pub(super) struct Head {
     pub(super) method: Method,
     pub(super) headers: HeaderMap,
-    /// hyper's record of the upper and lower case of field names.
+    /// hyper's record of the case of field names.
     extensions: Extensions,
     target: PathAndQuery,
     authority: Authority,
@@ -42,7 +42,7 @@ pub(super) enum InvalidRequest {
 }
 
 impl Head {
-    /// Converts a client's request. The headers for an `upgrade` stay.
+    /// Converts the head of a client's request. Keeps the headers for an `upgrade`.
     pub(super) fn new(
         mut parts: request::Parts,
         target: &Target,
@@ -61,13 +61,13 @@ impl Head {
         Ok(Self { method, headers, extensions, target: path, authority, host, splits_cookies })
     }
 
-    /// True if the client declared its body's length.
+    /// Returns true if the client declared its body's length.
     pub(super) fn declares_length(&self) -> bool {
         self.headers.contains_key(CONTENT_LENGTH)
     }
 
-    /// Returns an HTTP/1.1 request: the target is a path, with Host, and chunked if the client
-    /// declared no length.
+    /// Creates an HTTP/1.1 request. Its target is a path, it has a Host header, and its body is
+    /// chunked if the client declared no length.
     pub(super) fn http1<S>(&self, body: AttemptBody<S>) -> Request<AttemptBody<S>> {
         let is_chunked = !body.is_absent() && !self.declares_length();
         let mut request = self.request(Uri::from(self.target.clone()), Version::HTTP_11, body);
@@ -82,7 +82,7 @@ impl Head {
         request
     }
 
-    /// Returns an HTTP/2 request: the authority is in the target.
+    /// Creates an HTTP/2 request, with the authority in its target.
     pub(super) fn http2<S>(&self, body: AttemptBody<S>) -> Request<AttemptBody<S>> {
         let mut uri = http::uri::Parts::default();
         uri.scheme = Some(http::uri::Scheme::HTTPS);
@@ -95,7 +95,7 @@ impl Head {
         request
     }
 
-    /// Returns a copy for one attempt.
+    /// Creates a request with a copy of this head, for one attempt.
     fn request<B>(&self, uri: Uri, version: Version, body: B) -> Request<B> {
         let mut request = Request::new(body);
         *request.method_mut() = self.method.clone();
@@ -107,14 +107,15 @@ impl Head {
     }
 }
 
-/// Adapts a response to the client. The server frames the body again, in the client's HTTP version.
+/// Adapts a response to the client's connection: removes hop-by-hop headers. The server frames the
+/// body anew, in the client's HTTP version.
 pub(super) fn answer<B>(response: &mut Response<B>) {
     strip_hop_by_hop(response.headers_mut());
     join_lengths(response.headers_mut());
     *response.version_mut() = Version::HTTP_11;
 }
 
-/// Adapts the response head of a protocol switch to the client.
+/// Adapts the response head of a protocol switch to the client's connection.
 pub(super) fn switched(response: &mut Response<()>) {
     let protocol = response.headers().get(UPGRADE).cloned();
     answer(response);
@@ -145,7 +146,7 @@ fn join(base: &str, path: Option<&PathAndQuery>) -> Result<PathAndQuery, http::u
     PathAndQuery::from_maybe_shared(Bytes::from(joined))
 }
 
-/// Returns the values of `:authority` and Host.
+/// Returns the authority for the upstream, as `:authority` and as a Host header.
 fn authority(parts: &request::Parts, target: &Target, host: &Host) -> Result<(Authority, HeaderValue), InvalidRequest> {
     let clients = || {
         let of_uri = parts.uri.authority().map(|authority| HeaderValue::from_str(authority.as_str()));
@@ -193,7 +194,7 @@ fn join_cookies(headers: &mut HeaderMap) {
     }
 }
 
-/// Removes hop-by-hop headers. `Trailer` stays, and `trailers` in TE.
+/// Removes hop-by-hop headers, except `Trailer` and the value `trailers` of TE.
 fn strip_hop_by_hop(headers: &mut HeaderMap) {
     if !headers.keys().any(|name| HOP_BY_HOP.contains(name)) {
         return; // as nearly always: to compare a few names costs less than to hash all of these
@@ -211,8 +212,7 @@ fn strip_hop_by_hop(headers: &mut HeaderMap) {
     }
 }
 
-/// Returns true if `Connection` names a header of the request, which is then not sent to the
-/// upstream.
+/// Returns true if `Connection` lists another header of the request, which then is not forwarded.
 pub fn hides_fields(headers: &HeaderMap) -> bool {
     let is_hidden = |name: &[u8]| HeaderName::from_bytes(name).is_ok_and(|name| headers.contains_key(&name));
     let is_usual = |name: &[u8]| [b"keep-alive".as_slice(), b"te"].iter().any(|usual| name.eq_ignore_ascii_case(usual));

@@ -3,24 +3,26 @@
 use http::header::{CONNECTION, UPGRADE};
 use http::{HeaderMap, HeaderName, Version, request};
 
-/// A protocol a request can switch to. Others are never requested of the upstream: above all
-/// `h2c`, which Java's client offers with every first request.
+/// A protocol for a request to switch to.
+///
+/// The gate never requests any other from the upstream, above all not `h2c`: Java's client offers
+/// that with every first request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
-    /// SPDY, used by kubectl until 1.30, and whenever WebSockets fail.
+    /// SPDY, used by kubectl until 1.30, and later if WebSockets fail.
     Spdy,
     /// WebSocket (RFC 6455).
     WebSocket,
 }
 
 impl Protocol {
-    /// Returns the requested protocol, if it is exactly one of these.
+    /// Returns the protocol requested by a client, if it is a single one and supported.
     pub fn asked(parts: &request::Parts) -> Option<Self> {
         let asks = tokens(&parts.headers, &CONNECTION).any(|token| token.eq_ignore_ascii_case(b"upgrade"));
         if asks && parts.version == Version::HTTP_11 { Self::named(&parts.headers) } else { None }
     }
 
-    /// Returns the protocol in the Upgrade header, if it is exactly one.
+    /// Returns the protocol in the Upgrade header, if it is a single one and supported.
     pub(super) fn named(headers: &HeaderMap) -> Option<Self> {
         let mut lines = headers.get_all(UPGRADE).iter();
         let (Some(line), None) = (lines.next(), lines.next()) else { return None };
@@ -30,7 +32,7 @@ impl Protocol {
     }
 }
 
-/// Returns the elements of a comma-separated header, over all of its lines.
+/// Returns the elements of a comma-separated header, from all of its lines.
 pub(super) fn tokens<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a [u8]> {
     let lines = headers.get_all(name).iter();
     lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b',')).map(<[u8]>::trim_ascii)

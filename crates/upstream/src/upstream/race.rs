@@ -1,5 +1,6 @@
-//! TCP connections to several addresses: each is tried after a head start of those before it, and
-//! the first connection wins (RFC 8305 in short).
+//! TCP connections to several addresses at once (RFC 8305 in short).
+//!
+//! Each address is tried some time after the one before it. The first connection wins.
 
 use std::io;
 use std::net::SocketAddr;
@@ -13,8 +14,8 @@ use tokio::net::TcpStream;
 use super::error::DialFailure;
 use super::names::NameLookup;
 
-/// Connects to the fastest address, unless it is the gate's own. Returns the last error if all
-/// fail.
+/// Connects to the first address to answer, unless it is the gate's own. Returns the last error if
+/// all fail.
 pub(super) async fn connect(addresses: Vec<SocketAddr>, names: &NameLookup) -> Result<TcpStream, DialFailure> {
     let mut rest = addresses.into_iter();
     let mut attempts = FuturesUnordered::new();
@@ -52,7 +53,7 @@ async fn attempt(address: SocketAddr, names: &NameLookup) -> Result<TcpStream, D
     Ok(stream)
 }
 
-/// The head start of an address: the "connection attempt delay" of RFC 8305.
+/// The time between the attempts at two addresses: the "connection attempt delay" of RFC 8305.
 const HEAD_START: Duration = Duration::from_millis(250);
 /// The interval of TCP keepalive, the same as Go's.
 const KEEPALIVE: Duration = Duration::from_secs(30);

@@ -1,4 +1,4 @@
-//! The response body; it holds its stream until it ends.
+//! The response body. It keeps its stream in use until it ends.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -10,8 +10,10 @@ use hyper::body::Incoming;
 
 use super::pool::{Exclusive, StreamUnit};
 
-/// A response body. It gives its stream back at the end, at an error, or when dropped. An error
-/// stays an error, so that a truncated response never ends cleanly.
+/// A response body.
+///
+/// It returns its stream to the pool at its end, at an error, or when dropped. After an error it
+/// never ends cleanly, so that clients notice a truncated response.
 #[derive(Debug)]
 pub struct ResponseBody {
     body: Incoming,
@@ -29,7 +31,7 @@ pub enum ResponseBodyError {
     Truncated,
 }
 
-/// The stream or connection the response comes on.
+/// The stream or connection of a response.
 #[derive(Debug)]
 pub(super) enum Hold {
     Nothing,
@@ -44,14 +46,14 @@ impl ResponseBody {
         streaming
     }
 
-    /// Gives the stream back after a proper end.
+    /// Returns the stream to the pool after a proper end.
     fn ended(&mut self) {
         if let Hold::Connection(mut exclusive) = std::mem::replace(&mut self.stream, Hold::Nothing) {
             exclusive.ended();
         }
     }
 
-    /// Gives the stream back if the end is known already.
+    /// Returns the stream to the pool if the body is known to have ended.
     fn release_if_over(&mut self) {
         if self.body.is_end_stream() {
             self.ended();

@@ -1,11 +1,17 @@
 //! Sends requests, and sends them again if the upstream provably has not processed them.
 //!
-//! The proofs: hyper gives the request back (it never left), a GOAWAY whose last stream is below
-//! ours, `RST_STREAM(REFUSED_STREAM)`, a stream that hyper gave up while it waited to be opened, if
-//! the body was not begun or the method is safe, or an HTTP/1.1 connection that had been idle and
-//! closed without a byte of an answer, if no byte of the request was written or the method is safe.
-//! (Not for PUT and DELETE: the server may have acted on them.) Everything else that is lost stays
-//! lost.
+//! This is proved by one of:
+//! - hyper gives the request back, because it was never sent
+//! - a GOAWAY whose last stream is below this one
+//! - `RST_STREAM(REFUSED_STREAM)`
+//! - hyper gave up a stream that still waited to be opened, if the body was not begun or the method
+//!   is safe
+//! - an HTTP/1.1 connection failed before any byte of the request was written
+//! - an HTTP/1.1 connection that had been idle closed without a byte of a response, if the method
+//!   is safe
+//!
+//! Not so for PUT and DELETE: the server may have acted on them. Any other lost request is not sent
+//! again.
 
 use std::error::Error as StdError;
 use std::future::poll_fn;
@@ -37,10 +43,10 @@ use crate::credentials::CredentialVersion;
 enum Fate {
     /// The request was not sent.
     Unsent,
-    /// The request was sent, but the upstream did not process it. `fresh`: the next attempt must be
-    /// on a new connection.
+    /// The request was sent, but the upstream did not process it. If `fresh`, the next attempt must
+    /// use a new connection.
     Unprocessed { fresh: bool },
-    /// The upstream refused the stream, most likely because it has too much to do.
+    /// The upstream refused the stream, probably because it is overloaded.
     Refused,
     /// The request was not processed, because the upstream refused the gate's client certificate.
     CertificateRefused(AlertDescription),
@@ -48,14 +54,15 @@ enum Fate {
     Lost,
 }
 
-/// A failed attempt: the error, and whether the request can be sent again.
+/// A failed attempt: its error, and what happened to the request.
 struct FailedTry {
     fate: Fate,
     source: Arc<dyn StdError + Send + Sync>,
 }
 
-/// A request with everything needed to send it, in one place, so that the futures around it hold a
-/// reference and not a copy each.
+/// A request, with everything needed to send it once or several times.
+///
+/// It is kept in one place: the futures around it have only a reference, because it is large.
 pub(super) struct Attempt<'a> {
     pool: Arc<Pool>,
     /// The stream for the next attempt.
@@ -66,7 +73,7 @@ pub(super) struct Attempt<'a> {
 }
 
 impl Upstream {
-    /// Prepares a client's request for the upstream.
+    /// Prepares a client's request for sending.
     pub(super) fn attempt(
         &self,
         settings: &RequestSettings,
@@ -117,12 +124,12 @@ impl Upstream {
         }
     }
 
-    /// Returns what rewrites the response's links, if any can change.
+    /// Returns a rewriter for links in the response; `None` if no link needs a change.
     pub(super) fn links(&self, settings: &RequestSettings, parts: &request::Parts) -> Option<Links<'_>> {
         Links::new(settings.rewrite_links.as_ref(), parts, &self.inner.target, &settings.host)
     }
 
-    /// Adapts a response to the client.
+    /// Adapts a response to the client, and handles a 401.
     pub(super) fn answered(
         &self,
         mut response: Response<ResponseBody>,
@@ -140,7 +147,7 @@ impl Upstream {
         response
     }
 
-    /// Adds the gate's credentials, if this gate does so, and waits for a plugin if necessary.
+    /// Adds the gate's own credentials, if it uses them. Waits for an exec plugin if necessary.
     pub(super) async fn authorize(&self, head: &mut Head, group: Group) -> Result<CredentialVersion, SendError> {
         let Err(error) = self.inner.injector.ready(group == Group::Exempt).await else {
             return Ok(self.inner.injector.authorize(&mut head.headers));
@@ -149,7 +156,7 @@ impl Upstream {
         Err(SendError::Unconnected(Arc::new(error)))
     }
 
-    /// Has credentials read again after a 401 to this version, in a header or in the handshake.
+    /// Requests new credentials after the upstream refused this version with a 401.
     fn unauthorized(&self, version: CredentialVersion) {
         self.inner.injector.upstream_said_unauthorized(version);
         if let Some(tls) = &self.inner.dialer.tls {
@@ -158,8 +165,8 @@ impl Upstream {
         }
     }
 
-    /// Reports that the upstream refused the gate's certificate; over HTTP/1.1 this shows only at
-    /// the first call.
+    /// Returns the error for a refused client certificate, and logs it once. Over HTTP/1.1 it is
+    /// noticed only at the first call.
     fn certificate_refused(&self, alert: AlertDescription) -> SendError {
         if let Some(tls) = &self.inner.dialer.tls {
             tls.invalidate();
@@ -188,7 +195,7 @@ pub(super) enum BrokenAnswer {
 }
 
 impl BrokenAnswer {
-    /// Returns what is wrong with a response, if anything. `asked` is the requested protocol.
+    /// Returns what is wrong with a response; `None` if nothing. `asked` is the requested protocol.
     pub(super) fn find<B>(response: &Response<B>, asked: Option<Protocol>) -> Option<Self> {
         let headers = response.headers();
         match (response.status(), asked) {
@@ -203,8 +210,8 @@ impl BrokenAnswer {
     }
 }
 
-/// Returns true for a Content-Length that is not a number, and for several different ones. hyper
-/// checks only with a body.
+/// Returns true if the Content-Length is not a number, or has several different values. hyper
+/// checks this only for responses with a body.
 fn is_unclear(headers: &HeaderMap) -> bool {
     let mut lengths =
         headers.get_all(CONTENT_LENGTH).iter().flat_map(|line| line.as_bytes().split(|byte| *byte == b','));
@@ -213,9 +220,10 @@ fn is_unclear(headers: &HeaderMap) -> bool {
     !is_number || !lengths.all(|length| length.trim_ascii() == first)
 }
 
-/// Returns true if the body has another transfer coding than chunks, or chunks twice. The header is
-/// not forwarded, so the client would take the coded bytes for the body. Go's client refuses the
-/// same responses, and a gate sends no TE that would ask for one.
+/// Returns true if the body has any other transfer coding than chunked, or chunked twice.
+///
+/// The header is not forwarded, so the client would take the encoded bytes for the body. Go's
+/// client refuses the same responses, and the gate never requests such a coding by a TE header.
 fn is_coded(headers: &HeaderMap) -> bool {
     let mut codings = headers.get_all(TRANSFER_ENCODING).iter();
     let chunked = |coding: &HeaderValue| coding.as_bytes().eq_ignore_ascii_case(b"chunked");
@@ -223,7 +231,7 @@ fn is_coded(headers: &HeaderMap) -> bool {
 }
 
 impl Attempt<'_> {
-    /// Makes one attempt, on one stream. If dropped meanwhile, it resets the stream or closes the
+    /// Makes one attempt, on one stream. Dropping the future resets the stream or closes the
     /// connection.
     async fn send(&mut self) -> Result<Response<ResponseBody>, FailedTry> {
         let safe = self.head.method.is_safe();
@@ -257,7 +265,7 @@ impl Attempt<'_> {
     }
 }
 
-/// Sends the request at once; the returned future waits for the response.
+/// Sends a request immediately. The returned future waits for the response.
 fn send_http1(
     mut exclusive: Exclusive,
     request: Request<SentBody>,
@@ -279,9 +287,10 @@ fn send_http1(
     }
 }
 
-/// Waits for the response. If another thread ends the connection while hyper takes the request
-/// over, hyper returns the request only once no sender is left. So the sender is dropped when the
-/// connection has ended.
+/// Waits for the response.
+///
+/// If another thread ends the connection while hyper receives the request, hyper returns the
+/// request only once no sender exists. So the sender is dropped when the connection has ended.
 async fn until_answered<T>(sending: impl Future<Output = T>, exclusive: &mut Exclusive) -> T {
     let mut sending = pin!(sending);
     poll_fn(|cx| {
@@ -295,7 +304,8 @@ async fn until_answered<T>(sending: impl Future<Output = T>, exclusive: &mut Exc
     .await
 }
 
-/// Returns what an HTTP/1.1 error proves about the request. `before` are the byte counts before it.
+/// Returns what an HTTP/1.1 error proves about its request. `before` are the connection's byte
+/// counts before the request.
 fn judge_http1(
     mut error: TrySendError<Request<SentBody>>,
     exclusive: &Exclusive,
@@ -321,8 +331,8 @@ fn closed_at_once() -> FailedTry {
     FailedTry { fate: Fate::Unsent, source: Arc::new(DialFailure::ClosedAtOnce) }
 }
 
-/// Returns what an HTTP/2 error proves about the request. With `repeatable`, another attempt is
-/// safe even if the head did arrive.
+/// Returns what an HTTP/2 error proves about its request. If `repeatable`, another attempt is safe
+/// even if the upstream received the head.
 fn judge_http2(mut error: TrySendError<Request<SentBody>>, repeatable: bool) -> FailedTry {
     let returned = error.take_message().is_some();
     let source = error.into_error();
@@ -341,15 +351,16 @@ fn judge_http2(mut error: TrySendError<Request<SentBody>>, repeatable: bool) -> 
     FailedTry { fate, source: Arc::new(source) }
 }
 
-/// How long the client waits for `100 Continue` if the upstream sends none. After a final response
-/// it is not sent at all, and an upstream need not know of it. The same as `ExpectContinueTimeout`
-/// of Go's default transport and curl's own.
+/// How long the client waits for `100 Continue` if the upstream sends none.
+///
+/// An upstream need not know this status, and sends none after a final response. The time is the
+/// same as `ExpectContinueTimeout` in Go's default transport, and in curl.
 const CONTINUE_HTTP1: Duration = Duration::from_secs(1);
-/// How long the client waits for `100 Continue` over HTTP/2, where the upstream's is not visible:
-/// long enough for a response to the head alone.
+/// How long the client waits for `100 Continue` over HTTP/2. There the upstream's own is not
+/// visible, so this only leaves time for a response to the head alone.
 const CONTINUE_HTTP2: Duration = Duration::from_millis(100);
-/// The most repeats after a refused stream: more would add to the upstream's load.
+/// The most times a request is sent again after refused streams; more would only add load.
 const MAX_REFUSALS: u32 = 2;
-/// The most repeats of a request, as in Go's client. For a server sending GOAWAY on every
-/// fiftieth response to 200 calls at once, two are not enough.
+/// The most times a request is sent again, as in Go's client. Two are not enough for a server with
+/// a GOAWAY on every fiftieth response to 200 concurrent calls.
 const MAX_REPLAYS: u32 = 6;

@@ -1,21 +1,22 @@
-//! The stream accounts of one group: its connections, the free streams of each, and the room
-//! reported to the limiter.
+//! The stream accounts of one group: its connections, and the number of free streams on each.
 //!
-//! This does no I/O. Every operation adds to [`StreamAccounts::take_room`], the change of room for
-//! the limiter. The sum of these changes, less the calls that the limiter has let go, is at every
-//! moment the number of free streams. An HTTP/1.1 connection has a single stream.
+//! Each operation may change the number of free streams. The limiter gets these changes from
+//! [`StreamAccounts::take_room`]. At every moment, their sum less the calls that the limiter has
+//! admitted is the number of free streams. An HTTP/1.1 connection has a single stream. This does no
+//! I/O.
 
 use std::time::Duration;
 
 use super::Occupancy;
 use crate::moment::Moment;
 
-/// The connections of one group, with their streams. An `H` opens streams.
+/// The connections of one group, with their numbers of streams. An `H` opens streams on a
+/// connection.
 #[derive(Debug)]
 pub(super) struct StreamAccounts<H> {
     connections: Vec<ConnectionAccount<H>>,
     next: u64,
-    /// The number of streams that became free since the limiter was last told.
+    /// The change in the number of free streams since the last report to the limiter.
     room: i64,
 }
 
@@ -23,7 +24,7 @@ pub(super) struct StreamAccounts<H> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ConnectionId(u64);
 
-/// One open connection and its streams.
+/// An open connection, with the number of its streams.
 #[derive(Debug)]
 struct ConnectionAccount<H> {
     id: ConnectionId,
@@ -41,7 +42,7 @@ impl<H> Default for StreamAccounts<H> {
 }
 
 impl<H> StreamAccounts<H> {
-    /// Adds a connection. `handle` makes its handle.
+    /// Adds a connection with at most `limit` streams. `handle` creates its handle.
     pub(super) fn add(
         &mut self,
         limit: usize,
@@ -56,14 +57,17 @@ impl<H> StreamAccounts<H> {
         id
     }
 
-    /// Gives back a stream the limiter counts as taken, because its call got none.
+    /// Cancels the limiter's count of a stream as taken by an admitted call. If the call gets a
+    /// stream, [`take`](Self::take) counts it again.
     pub(super) fn return_grant(&mut self) {
         self.room += 1;
     }
 
-    /// Opens a stream on the most loaded connection with a free one, so that spare connections can
-    /// idle out. Of idle connections it takes the freshest: the far side is least likely to close
-    /// it now.
+    /// Takes a free stream, and returns its connection.
+    ///
+    /// It is on the most loaded connection with a free stream, so that other connections become
+    /// idle and can be closed. Of idle connections it is the most recently used one, as the server
+    /// is least likely to close that one now.
     pub(super) fn take(&mut self) -> Option<(ConnectionId, &mut H)> {
         let free = self.connections.iter_mut().filter(|connection| connection.free() > 0);
         let connection = free.max_by_key(|connection| (connection.used, connection.idle_since))?;
@@ -72,7 +76,7 @@ impl<H> StreamAccounts<H> {
         Some((connection.id, &mut connection.handle))
     }
 
-    /// Ends a stream. Does nothing if its connection is gone.
+    /// Returns a stream after its end. Does nothing if its connection is gone.
     pub(super) fn give(&mut self, id: ConnectionId, now: Moment) {
         self.change(id, |connection| {
             connection.used = connection.used.saturating_sub(1);
@@ -85,7 +89,7 @@ impl<H> StreamAccounts<H> {
         self.change(id, |connection| connection.limit = limit);
     }
 
-    /// Removes a connection: it has closed, or is too old. Its open streams run on.
+    /// Removes a closed or too old connection. Its open streams continue.
     pub(super) fn remove(&mut self, id: ConnectionId) -> Option<H> {
         let at = self.connections.iter().position(|connection| connection.id == id)?;
         let connection = self.connections.swap_remove(at);
@@ -93,19 +97,20 @@ impl<H> StreamAccounts<H> {
         Some(connection.handle)
     }
 
-    /// Returns by how much the number of free streams has changed since the last call, for the
-    /// limiter.
+    /// Returns the change in the number of free streams since the last call, for the limiter.
     pub(super) fn take_room(&mut self) -> i64 {
         std::mem::take(&mut self.room)
     }
 
-    /// Returns what opens streams on a connection.
+    /// Returns the handle of a connection.
     pub(super) fn handle(&mut self, id: ConnectionId) -> Option<&mut H> {
         self.get(id).map(|connection| &mut connection.handle)
     }
 
-    /// Returns the connections to close: unused for `idle`, or expired and either unused, full, or
-    /// replaceable by another.
+    /// Returns the connections to close.
+    ///
+    /// They are unused for `idle`; or they are expired, and either unused, full, or replaceable by
+    /// another connection with a free stream.
     pub(super) fn stale(&self, now: Moment, idle: Duration) -> Vec<ConnectionId> {
         let fresh_room = self.connections.iter().any(|connection| connection.expires > now && connection.free() > 0);
         let stale = |connection: &&ConnectionAccount<H>| {
@@ -134,14 +139,14 @@ impl<H> StreamAccounts<H> {
         self.connections.iter().map(ConnectionAccount::free).sum()
     }
 
-    /// Returns true if less than a fifth of a connection's streams is free: then another connection
-    /// should be made in advance.
+    /// Returns true if fewer free streams are left than a fifth of a connection. Then another
+    /// connection should be made in advance.
     pub(super) fn nearly_full(&self) -> bool {
         let largest = self.connections.iter().map(|connection| connection.limit).max();
         largest.is_some_and(|largest| self.free() * 5 < largest)
     }
 
-    /// Returns the number of connections and streams.
+    /// Returns the numbers of connections and streams.
     pub(super) fn occupancy(&self) -> Occupancy {
         let used = self.connections.iter().map(|connection| connection.used).sum();
         Occupancy { connections: self.connections.len(), used, free: self.free() }

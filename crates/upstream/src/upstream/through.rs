@@ -20,17 +20,17 @@ use super::error::DialFailure;
 use crate::credentials::{Proxy, ProxyKind};
 use crate::tls;
 
-/// A connection to the upstream's own port: TCP, or TLS to a proxy before it.
+/// A connection to the upstream's own port: plain TCP, or through a proxy over TLS.
 pub type Wire = Either<TcpStream, Box<TlsStream<TcpStream>>>;
 
-/// A connection to a proxy, read byte by byte until its response has ended.
+/// A connection to a proxy, read byte by byte until the proxy's response has ended.
 ///
-/// hyper-util drops what it has read past the response. That is the upstream's already, if the
-/// upstream speaks first (SSH, SMTP, MySQL; RFC 9110, section 9.3.6).
+/// hyper-util drops any bytes that it reads after the response. These bytes are already the
+/// upstream's if the upstream sends first (SSH, SMTP, MySQL; RFC 9110, section 9.3.6).
 struct OneByteReader<S>(S);
 
-/// Asks the proxy at the other end of `tcp` for a connection to this address. The proxy looks the
-/// name up.
+/// Requests a connection to `address` from the proxy at the other end of `tcp`. The proxy looks up
+/// the name.
 pub(super) async fn proxy(
     proxy: &Proxy,
     tcp: TcpStream,
@@ -77,7 +77,7 @@ async fn ask<S: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
     Ok(read.0.unsplit(write))
 }
 
-/// Starts TLS with the proxy. As in Go's client, the upstream's CAs are trusted for the proxy too.
+/// Starts TLS with the proxy. As in Go's client, the upstream's CAs are also trusted for the proxy.
 async fn encrypt(
     proxy: &Proxy,
     tcp: TcpStream,

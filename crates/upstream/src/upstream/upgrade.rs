@@ -1,9 +1,9 @@
-//! Upgrades: calls switching protocols, each on its own HTTP/1.1 connection.
+//! Upgrades: calls to switch to another protocol, each on its own HTTP/1.1 connection.
 //!
-//! The connection serves nothing else, whatever the response: nothing of one client's session can
-//! be read as another's response. It becomes a tunnel only at a 101 with the requested protocol.
-//! Every other response is an ordinary one, and then the connection is closed (CVE-2018-1002105 and
-//! CVE-2020-8559 are what happens otherwise).
+//! The connection serves nothing else, whatever the response, so that no part of one client's
+//! session can be taken for another's response. It becomes a tunnel only after a 101 with the
+//! requested protocol. Any other response is an ordinary one, and then the connection is closed.
+//! (Otherwise vulnerabilities arise such as CVE-2018-1002105 and CVE-2020-8559.)
 
 use std::sync::Arc;
 
@@ -23,16 +23,16 @@ use super::{Upstream, within};
 use crate::api::Group;
 use crate::limit::Admitted;
 
-/// An HTTP/1.1 connection for one call switching protocols.
+/// An HTTP/1.1 connection for a single upgrade.
 #[derive(Debug)]
 pub struct DedicatedConnection(http1::SendRequest<SentBody>);
 
 /// The response to an upgrade request.
 #[derive(Debug)]
 pub enum UpgradeAnswer {
-    /// The upstream has switched: the response head, and the tunnel after it.
+    /// The upstream has switched protocols. Contains the response head, and the tunnel after it.
     Switched(Response<()>, OnUpgrade),
-    /// An ordinary response.
+    /// The upstream gave an ordinary response.
     Answered(Response<ResponseBody>),
 }
 
@@ -59,11 +59,13 @@ impl Upstream {
         Box::pin(dialing).await // boxed: it is large and rare
     }
 
-    /// Sends an upgrade request to `protocol` and returns at the response head. Like
-    /// [`Upstream::send`], but nothing is sent twice. Long-running calls have no timeout.
+    /// Sends a request to switch to `protocol`, and returns when the response head has arrived.
+    ///
+    /// Unlike with [`Upstream::send`], a request is never sent twice. Long-running calls have no
+    /// timeout.
     ///
     /// # Errors
-    /// Says what happened to the request. A switch to another protocol is an error.
+    /// What happened to the request. A switch to another protocol is an error, too.
     pub async fn upgrade(
         &self,
         mut connection: DedicatedConnection,

@@ -1,32 +1,35 @@
-//! Flow-control windows: bounds on the unread responses of all HTTP/2 connections together.
+//! Flow-control windows: they limit the memory for unread responses on all HTTP/2 connections
+//! together.
 //!
-//! A stream's window is filled whether its client reads or not, and its bytes are held here. The
-//! first connection for short calls has large windows; it is the only one until a hundred calls are
-//! under way at once. More connections have smaller windows, down to one frame for each stream, so
-//! that every response can always go on.
+//! The upstream fills a stream's window even if the client does not read, and the bytes are held
+//! here. The first connection for short calls has large windows. A second one is made only for more
+//! than a hundred concurrent calls; further connections have smaller windows, down to one frame for
+//! each stream, so that every response can always continue.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::api::Group;
 
-/// The sum of the flow-control windows of all connections.
+/// The sum of the flow-control windows of all connections, in bytes.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Windows(Arc<AtomicU32>);
 
-/// The windows of one connection, given back when dropped.
+/// The flow-control windows of one connection. Dropping it returns them to the sum.
 #[derive(Debug)]
 pub(super) struct Window {
     windows: Windows,
-    /// The HTTP/2 flow-control window of the connection. All of its streams can stall without
-    /// blocking each other.
+    /// The HTTP/2 flow-control window of the connection, in bytes. It is so large that all of its
+    /// streams can stall without blocking each other.
     pub(super) connection: u32,
 }
 
 impl Windows {
-    /// Takes windows for a new connection: half of what is left of [`TOGETHER`] or, once there are
-    /// large windows, an eighth. A connection for exempt calls gets at most [`EXEMPT`]: it often
-    /// comes first, and its responses are short.
+    /// Reserves windows for a new connection: half of what remains of [`TOGETHER`] or, once a
+    /// connection has large windows, an eighth.
+    ///
+    /// A connection for exempt calls gets at most [`EXEMPT`]: it is often made first, and its
+    /// responses are short.
     pub(super) fn open(&self, group: Group) -> Window {
         let taken = self.0.load(Ordering::Relaxed);
         let part = TOGETHER.saturating_sub(taken) / if taken < MOST { 2 } else { 8 };
@@ -38,7 +41,8 @@ impl Windows {
 }
 
 impl Window {
-    /// Returns the HTTP/2 window of each stream: a stalled client holds up one stream.
+    /// Returns the HTTP/2 window of each stream, in bytes. With it, a stalled client blocks only
+    /// its own stream.
     pub(super) fn stream(&self) -> u32 {
         self.connection / STREAMS
     }
@@ -50,17 +54,16 @@ impl Drop for Window {
     }
 }
 
-/// The most streams on one connection, however many the server allows (kube-apiserver allows 100):
-/// its HTTP/2 window has no room for more.
+/// The most streams on one connection, even if the server allows more. kube-apiserver allows 100;
+/// the connection's window has no room for more.
 pub(super) const STREAMS: u32 = 128;
-/// The largest HTTP/2 window of a connection: 256 KiB for each stream. kube-apiserver uses the
-/// same.
+/// The largest HTTP/2 window of a connection: 256 KiB for each stream, as in kube-apiserver.
 const MOST: u32 = STREAMS * (256 << 10);
-/// The smallest HTTP/2 window of a connection: 16 KiB for each stream, one frame.
+/// The smallest HTTP/2 window of a connection: 16 KiB, one frame, for each stream.
 const LEAST: u32 = STREAMS * (16 << 10);
-/// The HTTP/2 window of a connection for exempt calls: 64 KiB for each stream.
+/// The largest HTTP/2 window of a connection for exempt calls: 64 KiB for each stream.
 const EXEMPT: u32 = STREAMS * (64 << 10);
-/// The sum of all windows; past this each connection has the smallest.
+/// The intended sum of all windows. Beyond it, each further connection gets the smallest window.
 const TOGETHER: u32 = 72 << 20;
 
 #[cfg(test)]

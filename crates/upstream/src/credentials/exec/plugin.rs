@@ -1,7 +1,7 @@
-//! One run of an exec plugin: its input and its output.
+//! One run of an exec plugin: starts the program, and parses its output.
 //!
-//! The program's standard input is closed: the gate has no terminal. If it fails, the last line of
-//! its standard error is shown.
+//! The program's standard input is closed, because the gate has no terminal. If the program fails,
+//! the error contains the last line of its standard error.
 
 use std::io;
 use std::process::{ExitStatus, Stdio};
@@ -23,27 +23,26 @@ use crate::tls::{self, Identity, Pem, TlsError};
 #[debug("Plugin({command})")]
 pub(in crate::credentials) struct Plugin {
     pub(in crate::credentials) api_version: String,
-    /// The program's name in PATH, or its path. The arguments are never shown: they may hold
+    /// The program's name in PATH, or its path. Its arguments are never shown: they may contain
     /// secrets.
     pub(in crate::credentials) command: String,
     pub(in crate::credentials) args: Vec<String>,
     pub(in crate::credentials) env: Vec<(String, String)>,
     pub(in crate::credentials) install_hint: String,
-    /// The description of the cluster to pass, if `provideClusterInfo` is set.
+    /// The description of the cluster, passed to the program if `provideClusterInfo` is set.
     pub(in crate::credentials) cluster: Option<Value>,
 }
 
-/// What a plugin printed.
+/// The output of a plugin, parsed.
 #[derive(Debug)]
 pub(super) struct PluginAnswer {
     pub(super) token: Option<String>,
     pub(super) identity: Option<Identity>,
-    /// How long the credential is still valid, zero if it has expired; `None` if it does not
-    /// expire.
+    /// How long the credential is still valid: zero if it has expired, `None` if it never expires.
     pub(super) life: Option<Duration>,
 }
 
-/// Why a run failed. Of the plugin's output it shows only the last line of standard error.
+/// Why a run failed. Of the program's output, it contains only the last line of standard error.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum PluginFailure {
     /// The program is not installed. The text is the kubeconfig's hint, after a colon.
@@ -80,7 +79,7 @@ struct Status {
     client_key_data: Option<String>,
 }
 
-/// A process leading its own group. The group is killed when this is dropped.
+/// A child process with its own process group. The whole group is killed when this is dropped.
 struct ProcessGroup(Child);
 
 impl Drop for ProcessGroup {
@@ -95,7 +94,7 @@ impl Drop for ProcessGroup {
 }
 
 impl Plugin {
-    /// Runs the plugin and returns its credential.
+    /// Runs the plugin, and returns its credential.
     pub(super) async fn ask(&self, clock: Clock) -> Result<PluginAnswer, PluginFailure> {
         let answer = tokio::select! {
             answer = self.run() => answer?,
@@ -104,8 +103,8 @@ impl Plugin {
         self.read(&answer, tls::wall())
     }
 
-    /// Runs the program and returns its standard output. If dropped before, it kills the program
-    /// and its children.
+    /// Runs the program, and returns its standard output. If the future is dropped before the end,
+    /// the program and its children are killed.
     async fn run(&self) -> Result<Vec<u8>, PluginFailure> {
         let mut group = ProcessGroup(self.spawn()?);
         let child = &mut group.0;
@@ -192,15 +191,15 @@ fn filled(text: Option<String>) -> Option<String> {
     text.filter(|text| !text.is_empty())
 }
 
-/// Returns a text as one line with a colon before it; empty if the text is.
+/// Returns a text as one line, with a colon before it. An empty text stays empty.
 fn after_colon(text: &str) -> String {
     let line: String = text.trim().chars().map(|c| if c.is_control() { ' ' } else { c }).take(300).collect();
     if line.is_empty() { line } else { format!(": {line}") }
 }
 
-/// The timeout of one run. A plugin asking a server needs a second or two.
+/// The longest time for one run. A plugin with a request to a server needs a second or two.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// The longest output. Certificates and a token are a few KiB.
+/// The longest output, in bytes. Certificates and a token are a few KiB.
 const LONGEST: u64 = 1 << 20;
 
 #[cfg(test)]

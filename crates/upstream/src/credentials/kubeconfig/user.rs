@@ -1,4 +1,4 @@
-//! A kubeconfig's user: the caller's identity, in every form of client-go.
+//! The users of a kubeconfig, with every form of credentials known to client-go.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -103,8 +103,10 @@ pub(super) fn read(
     Ok(())
 }
 
-/// Returns the user's token. As with client-go, a `tokenFile` wins over a `token`, and either over
-/// a plugin. The `token` is used if the file cannot be.
+/// Returns the user's token.
+///
+/// As in client-go, a `tokenFile` takes precedence over a `token`, and both over a plugin. If the
+/// file cannot be read, the `token` is used.
 fn token(
     user: &User,
     place: &str,
@@ -165,7 +167,7 @@ fn plugin(
     })
 }
 
-/// Returns the Impersonate-* headers for the user's `as` fields.
+/// Returns the Impersonate-* headers for the fields `as...` of a user.
 fn acting_as(user: &User, place: &str) -> Result<Vec<(HeaderName, HeaderValue)>, CredentialsError> {
     let mut fields: Vec<(String, &str)> = Vec::new();
     fields.extend(given(&user.act_as).map(|name| ("impersonate-user".to_owned(), name)));
@@ -183,8 +185,8 @@ fn acting_as(user: &User, place: &str) -> Result<Vec<(HeaderName, HeaderValue)>,
     headers.collect::<Option<Vec<_>>>().ok_or_else(|| wrong(place, "as", "text that can go into a header"))
 }
 
-/// Escapes a byte of an extra's key for a header name, as client-go does: all that a header name
-/// cannot contain, and the escape character itself.
+/// Escapes a byte in the key of an extra field for use in a header name, as client-go does. This
+/// concerns characters not allowed there, and the escape character itself.
 fn escaped(byte: u8) -> String {
     let is_plain = byte.is_ascii_alphanumeric() || b"!#$&'*+-.^_`|~".contains(&byte);
     if is_plain { char::from(byte).to_ascii_lowercase().to_string() } else { format!("%{byte:02x}") }

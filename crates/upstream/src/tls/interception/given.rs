@@ -1,4 +1,4 @@
-//! An egress CA given in files, as by cert-manager, instead of a generated one.
+//! An egress CA from files, such as cert-manager's, instead of a generated one.
 
 use std::path::Path;
 use std::time::{Duration, SystemTime};
@@ -10,7 +10,7 @@ use super::{CaEnd, Interception};
 use crate::tls::certificate::CertificateFields;
 use crate::tls::{Pem, TlsError};
 
-/// The files of a CA, as read.
+/// The contents of a CA's files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GivenCa {
     cert: Pem,
@@ -18,13 +18,13 @@ pub struct GivenCa {
     root: Pem,
 }
 
-/// What is wrong with a CA given in files.
+/// An error in the files of a CA.
 #[derive(Debug, thiserror::Error)]
 #[error("{why}")]
 pub struct GivenCaError {
-    /// The configuration key, below `egress`.
+    /// The configuration key of the file, below `egress`.
     pub key: &'static str,
-    /// What is wrong, and what was expected.
+    /// What is wrong, and what was expected instead.
     pub why: String,
 }
 
@@ -40,10 +40,11 @@ impl GivenCa {
         Ok(Self { cert: read(CERT, cert)?, key: read(KEY, key)?, root: read(ROOT, root)? })
     }
 
-    /// Makes the CA, if it may sign for these names and all names below them.
+    /// Creates the CA from the files. It must be able to sign for these names and all names below
+    /// them.
     ///
     /// # Errors
-    /// Says which file does not fit, and why.
+    /// Which file is wrong, and why.
     pub fn interception(&self, names: &[String], wall: SystemTime) -> Result<Interception, GivenCaError> {
         let chain = self.cert.certificates().map_err(|error| GivenCaError::of(CERT, &error))?;
         let mut roots = self.root.certificates().map_err(|error| GivenCaError::of(ROOT, &error))?;

@@ -1,9 +1,9 @@
-//! An HTTP connection, and the task driving it.
+//! An HTTP connection, and its task.
 //!
-//! hyper's HTTP/2 connection is two futures: one reads frames, the other hands out requests and is
-//! not woken when SETTINGS or a GOAWAY arrive. [`WakingExecutor`] wakes the second whenever the
-//! first has run. So the number of streams is exact, and a connection that is going away is closed
-//! at once, not at the next call that fails on it.
+//! hyper's HTTP/2 connection is two futures. One reads frames; the other opens streams, and is not
+//! woken when SETTINGS or a GOAWAY arrive. [`WakingExecutor`] wakes the second whenever the first
+//! has run. So the number of streams is always exact, and a connection that is shutting down is
+//! closed at once, not when the next call fails on it.
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
@@ -27,9 +27,9 @@ use crate::upstream::http1::{ConnectionDriver, Traffic, handshake};
 use crate::upstream::stream_accounts::ConnectionId;
 use crate::upstream::windows::{STREAMS, Window};
 
-/// A new connection that is not in the pool yet.
+/// A new connection, not in the pool yet.
 pub(super) struct NewConnection {
-    /// The most streams of the connection.
+    /// The most streams on the connection.
     pub(super) limit: usize,
     pub(super) is_http2: bool,
     /// Starts a task to drive the connection and report changes to the pool.
@@ -38,17 +38,17 @@ pub(super) struct NewConnection {
 
 type DriverStart = dyn FnOnce(&Arc<Pool>, ConnectionId) -> Handle + Send;
 
-/// What sends requests on an HTTP/2 connection, and the waker of its task.
+/// An HTTP/2 connection, with the waker of its task.
 pub(super) struct Http2 {
     connection: http2::Connection<TokioIo<CorkedStream<Socket>>, SentBody, WakingExecutor>,
     waker: Arc<AtomicWaker>,
     _window: Window,
 }
 
-/// A connection in the pool.
+/// The means to open streams on a connection in the pool.
 pub(super) enum Handle {
     Http1 {
-        /// Sends requests; `None` while a call is under way.
+        /// Sends requests; `None` during a call.
         sender: Option<http1::SendRequest<SentBody>>,
         traffic: Arc<Traffic>,
         driver: AbortHandle,
@@ -57,18 +57,18 @@ pub(super) enum Handle {
     Http2(http2::SendRequest<SentBody>),
 }
 
-/// Spawns the tasks of one HTTP/2 connection, and wakes the task writing to the connection after
-/// the one reading from it.
+/// Spawns the tasks of one HTTP/2 connection. The first is the reader of frames: after each of its
+/// runs, the connection's driver is woken.
 #[derive(Clone)]
 struct WakingExecutor {
     waker: Arc<AtomicWaker>,
-    /// The [`Cork`] of the stream, written by the first task.
+    /// The [`Cork`] of the stream, for the reader of frames.
     cork: Cork,
     /// Set once the first task, the reader of frames, is spawned.
     reader_spawned: Arc<AtomicBool>,
 }
 
-/// Connects, and starts HTTP in the negotiated version.
+/// Makes a connection, and starts HTTP in the negotiated version.
 pub(super) async fn connect(dialer: &Dialer, group: Group) -> Result<NewConnection, DialFailure> {
     let socket = dialer.connect(false).await?;
     if matches!(&socket, Socket::Right(tls) if tls.get_ref().1.alpn_protocol() == Some(b"h2")) {
@@ -115,8 +115,8 @@ async fn handshake_http2(socket: Socket, window: Window) -> Result<NewConnection
     Ok(NewConnection { limit, is_http2: true, start: Box::new(start) })
 }
 
-/// Sorts HTTP errors by what a user can do. A refused client certificate shows only here: in TLS
-/// 1.3 the server answers it after the handshake.
+/// Converts an HTTP error to a failure with advice for the user. A refused client certificate is
+/// noticed only here, because a TLS 1.3 server reports it after the handshake.
 fn http_failure(error: hyper::Error) -> DialFailure {
     certificate_alert(&error).map_or_else(|| DialFailure::Http(error), DialFailure::ClientCertificate)
 }
@@ -145,7 +145,7 @@ impl Handle {
 // === impl Http2 ===
 
 impl Http2 {
-    /// Drives the connection to its end.
+    /// Drives the connection until it ends.
     async fn drive(mut self: Box<Self>, pool: Weak<Pool>, id: ConnectionId, mut limit: usize) {
         let end = poll_fn(|cx| {
             let poll = self.poll(cx);
@@ -168,13 +168,13 @@ impl Http2 {
         pin!(&mut self.connection).poll(cx)
     }
 
-    /// Returns the most streams of the connection.
+    /// Returns the most streams on the connection, as currently allowed by the server.
     fn limit(&self) -> usize {
         self.connection.current_max_send_streams().min(STREAMS as usize)
     }
 }
 
-/// Drives an HTTP/1.1 connection to its end.
+/// Drives an HTTP/1.1 connection until it ends.
 async fn drive_http1(
     mut connection: Box<ConnectionDriver<SentBody>>,
     traffic: Arc<Traffic>,
@@ -197,7 +197,7 @@ async fn drive_http1(
     ended(end, &pool, id);
 }
 
-/// Removes a connection from the pool at its end.
+/// Removes a connection from the pool after its end.
 fn ended(end: hyper::Result<()>, pool: &Weak<Pool>, id: ConnectionId) {
     if let Err(error) = end {
         tracing::debug!(%error, "a connection to the upstream broke");
@@ -231,10 +231,11 @@ impl<F: Future<Output = ()> + Send + 'static> hyper::rt::Executor<F> for WakingE
     }
 }
 
-/// The longest list of headers. kube-apiserver has the same limit; hyper's 16 KiB would reset
-/// streams with long headers.
+/// The longest list of headers, in bytes, the same as kube-apiserver's. With hyper's 16 KiB,
+/// streams with long headers would be reset.
 const MAX_HEADER_LIST: u32 = 1 << 20;
-/// The time between pings. As with client-go, a dead connection is found within 45 s.
+/// The time between pings. With the timeout, a dead connection is found within 45 s, as in
+/// client-go.
 const PING_EVERY: Duration = Duration::from_secs(30);
 /// How long to wait for the answer to a ping before the connection is closed.
 const PING_TIMEOUT: Duration = Duration::from_secs(15);

@@ -1,6 +1,6 @@
-//! The state under a pool's lock: who gets a stream, and how many connections to make.
+//! The state of a pool, under its lock: the waiting calls, and the connections to make.
 //!
-//! Nothing here calls out; actions without the lock are collected in [`Deferred`].
+//! Nothing here calls other parts; such actions are collected in [`Deferred`].
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -17,12 +17,12 @@ use crate::upstream::error::DialError;
 use crate::upstream::pacing::DialPace;
 use crate::upstream::stream_accounts::{ConnectionId, StreamAccounts};
 
-/// The connections of one group, with the attempts to make more and the calls waiting.
+/// The connections of one group, with the current connection attempts and the waiting calls.
 #[derive(Default)]
 pub(super) struct PoolState {
     pub(super) accounts: StreamAccounts<Handle>,
     pub(super) pacing: DialPace,
-    /// Exempt calls waiting for the first free stream; a connection is being made for each.
+    /// Exempt calls waiting for the first free stream. For each, a connection is also being made.
     pub(super) exempt: Waiters,
     /// Calls waiting for another stream, because the upstream did not process them.
     pub(super) replays: Waiters,
@@ -32,11 +32,11 @@ pub(super) struct PoolState {
     pub(super) alarm: bool,
 }
 
-/// Calls waiting for a stream here, first come first served.
+/// Calls waiting for a stream, in order of arrival.
 #[derive(Default)]
 pub(super) struct Waiters(pub(super) VecDeque<oneshot::Sender<Result<StreamLease, Arc<DialError>>>>);
 
-/// What to do once the lock is released.
+/// The actions to take once the lock is released.
 #[derive(Default)]
 pub(super) struct Deferred {
     pub(super) unreachable: bool,
@@ -49,7 +49,7 @@ pub(super) struct Deferred {
 // === impl PoolState ===
 
 impl PoolState {
-    /// Opens a stream. Removes connections found closed.
+    /// Returns a stream on one of the connections. Removes connections found closed.
     pub(super) fn open(&mut self, pool: &Arc<Pool>, deferred: &mut Deferred) -> Option<StreamLease> {
         while let Some((id, handle)) = self.accounts.take() {
             if let Some(stream) = handle.open(pool, id) {
@@ -60,7 +60,7 @@ impl PoolState {
         None
     }
 
-    /// Closes idle and old connections, as far as others can replace them.
+    /// Closes idle connections, and old ones with a replacement.
     pub(super) fn retire(&mut self, now: Moment, deferred: &mut Deferred) {
         for id in self.accounts.stale(now, MAX_IDLE) {
             self.close(id, deferred);
@@ -71,7 +71,7 @@ impl PoolState {
         deferred.handles.extend(self.accounts.remove(id));
     }
 
-    /// Makes a connection available after its call, if hyper is ready for the next.
+    /// Makes an HTTP/1.1 connection available again after its call, if hyper is ready.
     pub(super) fn release(&mut self, id: ConnectionId, now: Moment) {
         let Some(Handle::Http1 { sender: Some(sender), traffic, .. }) = self.accounts.handle(id) else { return };
         if sender.is_ready() && traffic.releasing.swap(false, Ordering::SeqCst) {
@@ -112,7 +112,7 @@ impl PoolState {
 // === impl Waiters ===
 
 impl Waiters {
-    /// Adds a waiting call. Removes those that have given up.
+    /// Adds a waiting call. Removes cancelled calls.
     pub(super) fn add(&mut self) -> oneshot::Receiver<Result<StreamLease, Arc<DialError>>> {
         let (waiter, coming) = oneshot::channel();
         self.0.retain(|waiter| !waiter.is_closed());
@@ -120,7 +120,7 @@ impl Waiters {
         coming
     }
 
-    /// Returns true if a call waits. Removes those in front that have given up.
+    /// Returns true if a call waits. Removes cancelled calls from the front.
     fn any(&mut self) -> bool {
         while self.0.front().is_some_and(oneshot::Sender::is_closed) {
             self.0.pop_front();
@@ -137,8 +137,8 @@ impl Waiters {
     }
 }
 
-/// The longest a connection may be idle. kube-apiserver closes idle connections after 90 s: this is
-/// well before it, so as not to send into a closing one.
+/// The longest idle time of a connection. kube-apiserver closes idle connections after 90 s; this
+/// is well before, so that no request is sent on a closing connection.
 const MAX_IDLE: Duration = Duration::from_secs(75);
 /// The most connection attempts at once to an HTTP/1.1 upstream, where every call needs a
 /// connection.

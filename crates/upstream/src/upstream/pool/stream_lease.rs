@@ -1,4 +1,4 @@
-//! The right to use a stream, given back to its pool when dropped.
+//! A lease of a stream from its pool.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::upstream::body::AttemptBody;
 use crate::upstream::http1::Traffic;
 use crate::upstream::stream_accounts::ConnectionId;
 
-/// The right to use one stream of an open connection, given back when dropped.
+/// A lease of one stream on an open connection. Dropping it returns the stream to the pool.
 #[derive(derive_more::Debug)]
 #[debug("StreamLease({:?})", pool.group)]
 #[must_use = "a lease is a stream: send on it, or drop it"]
@@ -19,17 +19,17 @@ pub struct StreamLease {
     pub(in crate::upstream) stream: Stream,
 }
 
-/// A stream to send a request on.
+/// A stream for sending one request.
 pub(in crate::upstream) enum Stream {
     Http1(Exclusive),
     Http2 { unit: Arc<StreamUnit>, sender: http2::SendRequest<SentBody> },
 }
 
-/// A request body as connections send it.
+/// A request body, as sent on a connection.
 pub(in crate::upstream) type SentBody = AttemptBody<StreamUnit>;
 
-/// An HTTP/2 stream in use, shared by its request and response bodies: it is free when both are
-/// dropped.
+/// An HTTP/2 stream in use. Request and response body share it; when both are dropped, it is free
+/// again.
 #[derive(derive_more::Debug)]
 #[debug("{id:?}")]
 pub(in crate::upstream) struct StreamUnit {
@@ -37,17 +37,17 @@ pub(in crate::upstream) struct StreamUnit {
     pub(super) id: ConnectionId,
 }
 
-/// An HTTP/1.1 connection while it serves one call. If dropped during the call, the connection is
-/// closed: HTTP/1.1 has no other way to cancel a call.
+/// An HTTP/1.1 connection, exclusively used by one call. If dropped during the call, the connection
+/// is closed, because HTTP/1.1 has no other way to cancel a call.
 #[derive(derive_more::Debug)]
 #[debug("{id:?}")]
 pub(in crate::upstream) struct Exclusive {
     pub(super) pool: Arc<Pool>,
     pub(super) id: ConnectionId,
-    /// Sends requests; `None` once it was given back.
+    /// Sends requests; `None` once it was returned to the pool.
     pub(in crate::upstream) sender: Option<http1::SendRequest<SentBody>>,
     pub(in crate::upstream) traffic: Arc<Traffic>,
-    /// True if the connection has served a call before.
+    /// True if the connection has already served another call.
     pub(in crate::upstream) reused: bool,
     /// Set while a request is under way on the connection.
     pub(in crate::upstream) busy: bool,
@@ -73,8 +73,7 @@ impl Drop for StreamUnit {
 // === impl Exclusive ===
 
 impl Exclusive {
-    /// Gives the connection back after a complete response. It may serve the next call, if it stays
-    /// open.
+    /// Returns the connection to the pool after a complete response, for the next call.
     pub(in crate::upstream) fn ended(&mut self) {
         if let Some(sender) = self.sender.take() {
             self.pool.put_back(self.id, sender);
