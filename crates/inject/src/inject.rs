@@ -1,9 +1,9 @@
-//! Adds the sidecar to workloads, and takes it out again.
+//! Adds the sidecar to workloads in manifests, and removes it again.
 //!
-//! Documents without a workload pass through byte for byte. A workload is written from its parsed
-//! form: order, quoting and every value stay, comments are lost, and anchors are expanded. A
+//! Documents without a workload stay unchanged byte for byte. A workload is written anew from its
+//! parsed form: order, quoting and every value stay, comments are lost, and anchors are expanded. A
 //! workload in JSON is written as JSON. An annotation of the pod records the replaced values, so
-//! that taking the sidecar out restores the original.
+//! that removing the sidecar restores the original.
 
 mod checks;
 mod documents;
@@ -32,21 +32,21 @@ use crate::yaml::{self, Node};
 /// The result of editing a stream of manifests.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Edit {
-    /// The edited stream, as a whole.
+    /// The whole stream, with the edits.
     pub text: String,
     /// The edited workloads, as `Kind/name`.
     pub changed: Vec<String>,
     /// Notes for the user.
     pub notes: Vec<String>,
-    /// Why workloads were left as they are, each with a remedy.
+    /// The reasons for not editing workloads, each with a remedy.
     pub refused: Vec<String>,
 }
 
-/// Adds the sidecar to every workload of a stream. An existing one is replaced, so that a second run
-/// changes nothing.
+/// Adds the sidecar to every workload of a stream. An existing sidecar is replaced, so that a
+/// second run changes nothing.
 ///
 /// # Errors
-/// The stream is not YAML; the error gives the line.
+/// The stream is not YAML; the error has the line.
 pub fn inject(stream: &str, options: &Options) -> Result<Edit, YamlError> {
     let mut refused = Vec::new();
     let mut without = Vec::new();
@@ -92,16 +92,18 @@ pub fn inject(stream: &str, options: &Options) -> Result<Edit, YamlError> {
     Ok(edited)
 }
 
-/// Takes out what [`inject`] added.
+/// Removes everything added by [`inject`].
 ///
 /// # Errors
-/// The stream is not YAML; the error gives the line.
+/// The stream is not YAML; the error has the line.
 pub fn uninject(stream: &str) -> Result<Edit, YamlError> {
     edit(stream, |found, _, _| sidecar::take_out(found))
 }
 
-/// Edits the workloads of a stream; `change` returns true if it changed one. It can add notes, and
-/// documents to put after that of the workload.
+/// Calls `change` for every workload of a stream, and returns the edited stream.
+///
+/// `change` returns true if it has changed the workload. It can add notes, and further documents to
+/// be written after the workload's.
 fn edit(
     stream: &str,
     mut change: impl FnMut(&mut Workload<'_>, &mut Vec<String>, &mut Vec<Node>) -> bool,
@@ -150,14 +152,14 @@ fn edit(
     Ok(edited)
 }
 
-/// Adds a line break to the text unless it ends with one.
+/// Ends the last line of the text with a line break, if it has none.
 fn start_line(text: &mut String) {
     if !text.is_empty() && !text.ends_with('\n') {
         text.push('\n');
     }
 }
 
-/// Reads a template of this folder.
+/// Parses a template of the folder `templates`.
 fn template(text: &str) -> Node {
     yaml::read(text, 0).ok().flatten().expect("the templates are YAML, and every test of this folder reads them")
 }

@@ -1,4 +1,4 @@
-//! Adds the tidegate sidecar to Kubernetes workloads in YAML or JSON, and takes it out again.
+//! Adds the tidegate sidecar to Kubernetes workloads in YAML or JSON, and removes it again.
 
 #[macro_use]
 extern crate tidegate_limit;

@@ -1,4 +1,5 @@
-//! Future events in order of time. Events at the same moment keep their order.
+//! A queue of future events in order of time. Events at the same moment stay in the order of
+//! insertion.
 
 use std::collections::BTreeMap;
 

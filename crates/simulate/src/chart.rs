@@ -17,17 +17,17 @@ pub struct Chart {
     pub title: String,
     /// A line below the title: what was measured, and how.
     pub note: String,
-    /// The horizontal axis, from zero.
+    /// The horizontal axis. It begins at zero.
     pub x: Axis,
-    /// The vertical axis, from zero, or from a power of ten if each step is tenfold.
+    /// The vertical axis. It begins at zero or, with tenfold steps, at a power of ten.
     pub y: Axis,
     /// Whether the vertical axis has even or tenfold steps.
     pub steps: Steps,
     /// The series, in the order of drawing.
     pub series: Vec<Series>,
-    /// Named parts of the horizontal axis, such as a time of failures.
+    /// Labelled parts of the horizontal axis, such as a time of failures.
     pub bands: Vec<Band>,
-    /// Named heights to compare with, such as a limit.
+    /// Labelled heights for comparison, such as a limit.
     pub levels: Vec<Level>,
 }
 
@@ -36,55 +36,55 @@ pub struct Chart {
 pub struct Axis {
     /// The quantity on the axis, with the unit.
     pub name: String,
-    /// The end the axis reaches at least; with tenfold steps also the start that it has at
-    /// most.
+    /// A value inside the axis: its end is at least this and, with tenfold steps, its start at most
+    /// this.
     pub at_least: f64,
 }
 
-/// How an axis is divided.
+/// The kind of steps on an axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Steps {
     /// Each step adds the same amount.
     Even,
-    /// Each step is ten times the last. Zeros are not drawn.
+    /// Each step multiplies by ten. Values of zero are not drawn.
     Tenfold,
 }
 
-/// A line of numbers in a chart.
+/// A series of numbers in a chart, drawn as a line.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Series {
     /// The name in the legend.
     pub name: String,
     /// The mark to draw the series with.
     pub mark: Mark,
-    /// The points from left to right: time and value. Points that are not finite are left out.
+    /// The points from left to right: time and value. Infinite or undefined numbers are not drawn.
     pub points: Vec<(f64, f64)>,
 }
 
-/// How a series is drawn. The two differ without colour, too.
+/// How a series is drawn. The two ways can be told apart without colours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mark {
-    /// A thin line with everything below it shaded.
+    /// A thin line, and everything below it shaded.
     Area,
     /// A thick line.
     Line,
 }
 
-/// A named part of the horizontal axis, such as a time of failures.
+/// A labelled part of the horizontal axis, such as a time of failures.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Band {
-    /// The name of what is different in this part.
+    /// The label of this time, for example "answers 503".
     pub name: String,
-    /// The start of the part.
+    /// The start of the part, in units of the horizontal axis.
     pub from: f64,
-    /// The end of the part.
+    /// The end of the part, in units of the horizontal axis.
     pub to: f64,
 }
 
-/// A height to compare with, drawn as a dashed line.
+/// A labelled height for comparison, drawn as a dashed line.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Level {
-    /// What the height means.
+    /// The label of the height, for example the name of a limit.
     pub name: String,
     /// The height, in units of the vertical axis.
     pub y: f64,
@@ -120,7 +120,7 @@ impl Chart {
         chart
     }
 
-    /// Returns the vertical axis with about `wanted` marks.
+    /// Returns the vertical axis as it is drawn, with about `wanted` ticks.
     fn upright(&self, wanted: u32) -> Scale {
         match self.steps {
             Steps::Even => Scale::past(self.height(), wanted),
@@ -132,19 +132,19 @@ impl Chart {
         }
     }
 
-    /// Returns the entries of the legend: series with index and style, then levels.
+    /// Returns the entries of the legend: each series with its index and mark, then each level.
     fn legend(&self) -> impl Iterator<Item = (Option<(usize, Mark)>, &str)> {
         let series = self.series.iter().enumerate().map(|(index, it)| (Some((index, it.mark)), it.name.as_str()));
         series.chain(self.levels.iter().map(|level| (None, level.name.as_str())))
     }
 
-    /// Returns the end of the horizontal axis.
+    /// Returns the largest value on the horizontal axis.
     fn width(&self) -> f64 {
         let points = self.series.iter().flat_map(|series| series.points.iter().map(|point| point.0));
         points.chain(self.bands.iter().map(|band| band.to)).fold(self.x.at_least, f64::max)
     }
 
-    /// Returns the height of the highest thing in the chart.
+    /// Returns the largest value on the vertical axis.
     fn height(&self) -> f64 {
         self.heights().fold(self.y.at_least, f64::max)
     }

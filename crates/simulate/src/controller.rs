@@ -1,7 +1,7 @@
 //! A Kubernetes controller as client-go and controller-runtime build it: a rate-limited work queue,
 //! workers that reconcile one object at a time, and leader election.
 //!
-//! Everything here takes `now`: `simulate` drives it in virtual time, and `demo` by the clock.
+//! Time is always an argument, `now`: `simulate` uses virtual time, and `demo` the clock.
 
 mod lease;
 mod workqueue;
@@ -10,17 +10,17 @@ pub use self::lease::LeaseHolder;
 pub use self::workqueue::{Item, Overall, RateLimiter, WorkQueue};
 use crate::moment::Moment;
 
-/// How often client-go repeats a call after a Retry-After (`maxRetries`).
+/// The most times client-go repeats a call because of a Retry-After (`maxRetries`).
 pub const MAX_RETRIES: u32 = 10;
 
 /// The result of a reconcile, as a reconciler returns it to controller-runtime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReconcileResult {
-    /// No error: earlier failures of the object are forgotten.
+    /// Success: earlier failures of the object are forgotten.
     Done,
-    /// An error: the object is due again after its backoff.
+    /// An error: the object is queued again after its backoff.
     Failed,
-    /// `RequeueAfter`: the object is due again at this moment.
+    /// `RequeueAfter`: the object is queued again at this moment.
     RequeueAt(Moment),
 }
 
@@ -35,15 +35,17 @@ pub struct Controller {
 // === impl Controller ===
 
 impl Controller {
-    /// Creates a controller of `objects` objects with `workers` workers.
+    /// Creates a controller with `objects` objects and `workers` workers.
     pub fn new(limiter: RateLimiter, objects: usize, workers: usize) -> Self {
         Self { queue: WorkQueue::new(limiter, objects), idle_workers: workers }
     }
 
-    /// Returns the next object, for an idle worker. The worker must call [`Self::finish`].
+    /// Returns the next object for an idle worker. When the worker is done, it must call
+    /// [`Self::finish`].
     ///
     /// # Errors
-    /// The moment at which the next object is due, if there is one.
+    /// No object is due, or no worker is idle. The moment is that of the next object, if there is
+    /// one.
     pub fn start(&mut self, now: Moment) -> Result<Item, Option<Moment>> {
         if self.idle_workers == 0 {
             return Err(None);
@@ -53,7 +55,7 @@ impl Controller {
         Ok(object)
     }
 
-    /// Ends a reconcile, and returns when the object is due again.
+    /// Ends the reconcile of an object. Returns when the object is due again, if it is.
     pub fn finish(&mut self, object: Item, result: ReconcileResult, now: Moment) -> Option<Moment> {
         let due = match result {
             ReconcileResult::Done => {

@@ -1,24 +1,24 @@
-//! A seeded random generator (SplitMix64), so that runs of a demo or simulation are repeatable.
+//! A seeded random generator (SplitMix64), so that a demo or simulation can be repeated exactly.
 
-/// A sequence of random numbers, the same for each seed.
+/// A sequence of random numbers, always the same for a seed.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
 // === impl Random ===
 
 impl Random {
-    /// Starts the sequence of this seed.
+    /// Creates the sequence for this seed.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// Returns a number below `end`; zero if `end` is zero.
+    /// Returns a random whole number below `end`; zero if `end` is zero.
     pub fn below(&mut self, end: usize) -> usize {
         let end = u64::try_from(end).unwrap_or(u64::MAX);
         usize::try_from(self.next().checked_rem(end).unwrap_or(0)).unwrap_or(0)
     }
 
-    /// Returns a number from 0 up to but not including 1.
+    /// Returns a random number from 0 up to, but not including, 1.
     pub fn fraction(&mut self) -> f64 {
         // 32 bits are exact in a float, and fine enough for times between calls.
         f64::from(u32::try_from(self.next() >> 32).unwrap_or(0)) / (f64::from(u32::MAX) + 1.0)

@@ -1,4 +1,4 @@
-//! `tidegate simulate`: the limiter of the proxy, under a virtual clock.
+//! `tidegate simulate`: the proxy's limiter under a virtual clock.
 //!
 //! `play` runs the controllers, leases and API of a scenario against a gate; [`replay`] sends a call
 //! log through a hypothetical gate, [`recommend`] finds a bucket for it, and [`audit`] says who is loud

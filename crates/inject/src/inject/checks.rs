@@ -1,20 +1,21 @@
-//! Reasons to leave a workload as it is, because an injection would break it, and notes about
-//! doubtful cases.
+//! Reasons not to edit a workload, because an injection would break it, and notes about doubtful
+//! cases.
 
 use super::egress::{Own, own};
 use super::options::{Mode, Options};
 use super::parts::{ACCOUNT, CONFIG, FOLDER, KEYS, NAME, containers, is_named};
 use crate::yaml::Node;
 
-/// The label on pods, and on namespaces for the webhook, to ask for the sidecar or to refuse it.
+/// The label of a pod to request or refuse the sidecar. For the webhook, namespaces can have it
+/// too.
 pub const LABEL: &str = "tidegate.io/inject";
 
-/// Returns true if a pod's label says that it does not want the sidecar.
+/// Returns true if a pod's label refuses the sidecar.
 pub(super) fn is_left_out(pod: &Node) -> bool {
     matches!(pod.text_at(&["metadata", "labels", LABEL]), Some("disabled" | "false"))
 }
 
-/// Describes a part of a pod that has the name of a part to be added, if there is one.
+/// Describes a name conflict, if a part of the pod has the name of a part to be added.
 pub(super) fn namesake(spec: &Node, options: &Options) -> Option<String> {
     let find = |list: &'static str, what: &'static str, name: &'static str| {
         let found = spec.list_of(list).iter().any(|item| is_named(item, name));
@@ -27,7 +28,7 @@ pub(super) fn namesake(spec: &Node, options: &Options) -> Option<String> {
         .or_else(|| options.intercepts().then(|| find("volumes", "a volume", KEYS)).flatten())
 }
 
-/// Returns why the sidecar cannot be added to a pod; empty if it can.
+/// Returns the reasons for not adding the sidecar to a pod; empty if there are none.
 pub(super) fn reasons(spec: &Node, options: &Options, chosen: &[String]) -> Vec<String> {
     let mut reasons: Vec<String> = namesake(spec, options).into_iter().collect();
     let system = [&["os", "name"][..], &["nodeSelector", "kubernetes.io/os"]].map(|path| spec.text_at(path));
@@ -54,8 +55,7 @@ pub(super) fn reasons(spec: &Node, options: &Options, chosen: &[String]) -> Vec<
     reasons
 }
 
-/// Returns notes about what may keep a container from using the gate, and about values that were
-/// replaced.
+/// Returns notes about replaced values, and about obstacles to a container's use of the gate.
 pub(super) fn warnings(spec: &Node, options: &Options, chosen: &[String]) -> Vec<String> {
     let mut notes = Vec::new();
     if spec.text_at(&["hostNetwork"]) == Some("true") {
@@ -100,14 +100,16 @@ pub(super) fn warnings(spec: &Node, options: &Options, chosen: &[String]) -> Vec
     notes
 }
 
-/// Returns a container's own mount of the service account.
+/// Returns the mount of the service account in a container, if the pod declares one itself.
 pub(super) fn account_mount(spec: &Node) -> Option<&Node> {
     let mut mounts = spec.list_of("containers").iter().flat_map(|container| container.list_of("volumeMounts"));
     mounts.find(|mount| mount.text_at(&["mountPath"]).is_some_and(|path| path.trim_end_matches('/') == ACCOUNT))
 }
 
-/// Describes a container's own address of an API server. A KUBECONFIG takes precedence over the
-/// variables of the API's service, so adding one replaces them.
+/// Describes a container's own address of an API server, if it has one.
+///
+/// A KUBECONFIG takes precedence over the variables of the API's service. So adding it also
+/// replaces an address in these variables.
 fn own_address(container: &Node, options: &Options) -> Option<String> {
     let variables = match options.mode {
         Mode::Kubeconfig => &["KUBECONFIG", "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"][..],
@@ -117,7 +119,8 @@ fn own_address(container: &Node, options: &Options) -> Option<String> {
     found.map(|(name, value)| format!("container {} has its own {name}{value}", name_of(container)))
 }
 
-/// Returns a container's own value of a variable in brackets, unless the value points at the gate.
+/// Returns a container's own value of a variable, in parentheses. `None` if there is none, or if it
+/// already leads to the gate.
 fn own_variable(container: &Node, name: &str) -> Option<String> {
     match own(container, name) {
         Own::None | Own::Text("" | "/run/tidegate/kubeconfig") => None,
@@ -126,7 +129,7 @@ fn own_variable(container: &Node, name: &str) -> Option<String> {
     }
 }
 
-/// Describes a conflict between a container's port and the sidecar's.
+/// Describes a conflict between a port of a container and a port of the sidecar.
 fn port_in_use(container: &Node, options: &Options) -> Option<String> {
     let ports = container.list_of("ports").iter();
     let is_tcp = |port: &&Node| port.text_at(&["protocol"]).is_none_or(|protocol| protocol == "TCP");
@@ -144,7 +147,7 @@ fn port_in_use(container: &Node, options: &Options) -> Option<String> {
     Some(format!("container {} has port {taken}, where {what}; choose another with {option}", name_of(container)))
 }
 
-/// Describes a conflict between a container's mount and the gate's folder.
+/// Describes a conflict between a mount of a container and the folder of the gate's files.
 fn mount_in_the_way(container: &Node, options: &Options) -> Option<String> {
     let name = name_of(container);
     let folder = folder(options);
@@ -174,7 +177,7 @@ fn mounts(container: &Node) -> impl Iterator<Item = (&str, &str)> {
     })
 }
 
-/// Returns the folder of the gate's files in a container.
+/// Returns the path of the gate's files in a container.
 pub(super) const fn folder(options: &Options) -> &'static str {
     match options.mode {
         Mode::Kubeconfig => FOLDER,
@@ -182,7 +185,7 @@ pub(super) const fn folder(options: &Options) -> &'static str {
     }
 }
 
-/// Returns the containers chosen to use the gate.
+/// Returns the containers with names in `chosen`.
 pub(super) fn chosen_of<'a>(spec: &'a Node, chosen: &'a [String]) -> impl Iterator<Item = &'a Node> {
     spec.list_of("containers").iter().filter(|container| chosen.iter().any(|name| is_named(container, name)))
 }

@@ -1,24 +1,24 @@
-//! Splits a stream into its documents, so that those without an edit stay as they are, byte for byte.
+//! Splits a stream into its documents, so that unedited ones can stay unchanged byte for byte.
 //!
-//! A line that starts with `---` is always a document marker: YAML forbids it inside scalars. JSON
-//! values that follow each other, as jq writes them, need no marker.
+//! A line that begins with `---` always separates documents: YAML forbids it inside scalars.
+//! Several JSON values in a row, as jq writes them, need no separator.
 
 use std::ops::Range;
 
 /// One document of a stream of YAML or JSON.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Document<'a> {
-    /// The `---` line before it, with directives and comments; may be empty.
+    /// The `---` line before the document, with directives and comments; may be empty.
     pub(super) marker: &'a str,
-    /// The document itself.
+    /// The text of the document.
     pub(super) text: &'a str,
-    /// The first line of `text` in the stream, from 0.
+    /// The line of the stream where `text` begins, counted from 0.
     pub(super) line: usize,
-    /// True if the document is one of several JSON values without markers between them.
+    /// True if the document is one of several JSON values without `---` between them.
     pub(super) is_json_among_others: bool,
 }
 
-/// Returns the documents of a stream in order; joined again, they are the stream.
+/// Returns the documents of a stream, in order. Joined again, they are the stream.
 pub(super) fn split(stream: &str) -> Vec<Document<'_>> {
     if let Some(values) = json_values(stream) {
         return values;
@@ -49,8 +49,8 @@ pub(super) fn split(stream: &str) -> Vec<Document<'_>> {
     documents
 }
 
-/// Returns the values in a stream of several JSON objects, each with the space behind it; `None`
-/// for any other stream.
+/// Splits a stream of several JSON objects. Each includes the white space after it. `None` for any
+/// other stream.
 fn json_values(stream: &str) -> Option<Vec<Document<'_>>> {
     if !stream.trim_start().starts_with('{') {
         return None;
@@ -70,7 +70,7 @@ fn json_values(stream: &str) -> Option<Vec<Document<'_>>> {
     (documents.len() > 1).then_some(documents)
 }
 
-/// Returns true if there is anything except directives, comments and blank lines.
+/// Returns true unless there are only directives, comments and blank lines.
 pub(super) fn has_content(text: &str) -> bool {
     text.lines()
         .map(str::trim_end)

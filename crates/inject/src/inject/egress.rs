@@ -1,4 +1,4 @@
-//! The forward proxy of an injected pod: environment variables for its containers and the sidecar.
+//! The environment variables for the forward proxy of a pod, in its containers and in the sidecar.
 //!
 //! Every client reads `NO_PROXY` differently. So only forms that all clients know are used:
 //! suffixes with a leading dot, exact names and exact addresses. An IPv6 network makes httpx fail.
@@ -8,7 +8,7 @@ use super::services::service;
 use crate::yaml::Node;
 
 words! {
-    /// A kind of HTTP client, with its own variables for the proxy and the egress CA.
+    /// A kind of HTTP client. Each has its own variables for the proxy and the egress CA.
     pub enum Client {
         /// Go's own HTTP client, and programs running git and curl.
         Go = "go",
@@ -16,11 +16,11 @@ words! {
         Python = "python",
         /// Node.js.
         Node = "node",
-        /// Java, through options of its virtual machine and `HTTP_PROXY`.
+        /// Java, by options of its virtual machine and by `HTTP_PROXY`.
         Java = "java",
-        /// gRPC in C++, and the languages built upon it.
+        /// gRPC in C++, and in languages based on it.
         Grpc = "grpc",
-        /// .NET. Older versions read no list of folders from `SSL_CERT_DIR`.
+        /// .NET. Older versions do not accept a list of folders in `SSL_CERT_DIR`.
         DotNet = "dotnet",
     }
 }
@@ -28,33 +28,33 @@ words! {
 /// The options of a pod's forward proxy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EgressOptions {
-    /// The presets of the providers to limit; each makes a gate of its name.
+    /// The presets of the providers to limit. A gate is made for each, with the preset's name.
     pub presets: Vec<String>,
     /// The port of the proxy on the pod's loopback.
     pub port: u16,
     /// AWS services to call over plain HTTP, each with its region or `global`. Their SDKs get the
-    /// real host name with `http://`.
+    /// service's real host name with `http://`.
     pub plain: Vec<(String, String)>,
     /// IPv4 networks to reach without the proxy.
     pub direct: Vec<String>,
     /// The cluster's domain, if it is not `cluster.local`.
     pub cluster_domain: Option<String>,
-    /// True if the gates of `presets` decrypt TLS; then clients must trust the pod's CA.
+    /// True if the gates decrypt TLS; then clients must trust the pod's CA.
     pub intercept: bool,
     /// The kinds of clients to set variables for.
     pub clients: Vec<Client>,
 }
 
-/// The value a container itself gives to a variable.
+/// A container's own setting of a variable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Own<'a> {
     None,
     Text(&'a str),
-    /// A value from elsewhere (`valueFrom`); it is not known here.
+    /// A value from another object (`valueFrom`), unknown here.
     Elsewhere,
 }
 
-/// The environment variables to set in a container.
+/// The environment variables to set in a container, with notes about them.
 #[derive(Debug, Default)]
 pub(super) struct Variables {
     pub(super) set: Vec<(String, String)>,
@@ -64,7 +64,7 @@ pub(super) struct Variables {
 // === impl EgressOptions ===
 
 impl EgressOptions {
-    /// Returns the variables of the sidecar.
+    /// Returns the environment variables of the sidecar.
     pub(super) fn of_sidecar(&self) -> Vec<(String, String)> {
         let mut variables = vec![("TIDEGATE__EGRESS__LISTEN".to_owned(), format!("127.0.0.1:{}", self.port))];
         let of_gate = |preset: &String, key| format!("TIDEGATE__GATES__{}__{key}", preset.to_ascii_uppercase());
@@ -76,23 +76,23 @@ impl EgressOptions {
         variables
     }
 
-    /// Returns true if one of these kinds of clients is among `clients`.
+    /// Returns true if variables must be set for at least one of these kinds of clients.
     fn is_for(&self, clients: &[Client]) -> bool {
         clients.iter().any(|client| self.clients.contains(client))
     }
 
-    /// Returns the names of the proxy variables to set in containers.
+    /// Returns the names of the variables for the proxy's URL, to be set in containers.
     fn proxies(&self) -> &'static [&'static str] {
         let is_plain = !self.plain.is_empty() || self.is_for(&[Client::Java]);
         if is_plain { &PROXIES } else { &PROXIES[..2] }
     }
 
-    /// Returns each service of `plain` with its region and host.
+    /// Returns each service in `plain`, with its region and its host name.
     pub fn plain_hosts(&self) -> impl Iterator<Item = (&str, &str, String)> {
         self.plain.iter().map(|(service, region)| (service.as_str(), region.as_str(), host(service, region)))
     }
 
-    /// Returns the variables for a container; the gate's files are in `folder`.
+    /// Returns the variables for a container. `folder` is the path of the gate's files in it.
     pub(super) fn of_container(&self, container: &Node, folder: &str) -> Variables {
         let mut variables = Variables::default();
         let proxy = format!("http://127.0.0.1:{}", self.port);
@@ -129,8 +129,10 @@ impl EgressOptions {
         variables
     }
 
-    /// Adds `NO_PROXY`, the destinations to reach without the proxy. Clients prefer different
-    /// spellings of the variable, so each spelling gets the container's own items of both.
+    /// Adds `NO_PROXY`, the destinations to reach without the proxy.
+    ///
+    /// Clients prefer different spellings of the variable. So each spelling gets the container's
+    /// own items from both.
     fn add_no_proxy(&self, container: &Node, variables: &mut Variables) {
         let added = self.no_proxy();
         for [name, other] in [["NO_PROXY", "no_proxy"], ["no_proxy", "NO_PROXY"]] {
@@ -148,7 +150,7 @@ impl EgressOptions {
         }
     }
 
-    /// Adds the variables making clients trust the egress CA.
+    /// Adds the variables for trust in the egress CA.
     fn add_trust(&self, container: &Node, folder: &str, variables: &mut Variables) {
         if self.is_for(&[Client::Go, Client::Python]) {
             variables.add(container, "SSL_CERT_DIR", |own| {
@@ -165,7 +167,7 @@ impl EgressOptions {
         }
     }
 
-    /// Returns Java's options for the proxy and, if needed, for the CA.
+    /// Returns Java's options for the proxy and, if TLS is decrypted, for the CA.
     fn java_options(&self, folder: &str) -> String {
         let domain = self.cluster_domain.iter().map(|domain| format!("*.{}", domain.trim_matches('.')));
         let direct: Vec<String> = items(NO_PROXY)
@@ -190,10 +192,10 @@ impl EgressOptions {
         own.fold(NO_PROXY.to_owned(), |all, item| all + "," + &item)
     }
 
-    /// Returns the proxy the containers use already, through which this one must connect.
+    /// Returns the containers' own proxy, if they have one: the new proxy must connect through it.
     ///
     /// # Errors
-    /// They have several, or one that cannot be used.
+    /// They have several proxies, or one that cannot be used.
     pub(super) fn via<'a>(&self, containers: impl Iterator<Item = &'a Node>) -> Result<Option<String>, String> {
         let mut found: Option<&str> = None;
         for container in containers {
@@ -219,7 +221,7 @@ impl EgressOptions {
         Ok(found.map(str::to_owned))
     }
 
-    /// Returns true if a URL is that of this proxy itself.
+    /// Returns true for the URL of the new proxy itself.
     fn is_this(&self, url: &str) -> bool {
         let itself = |host: &str| url.trim_end_matches('/') == format!("http://{host}:{}", self.port);
         itself("127.0.0.1") || itself("localhost")
@@ -252,8 +254,8 @@ impl EgressOptions {
 // === impl Variables ===
 
 impl Variables {
-    /// Sets a variable, unless the container has its own value; then a note ending with `what`
-    /// is added.
+    /// Sets a variable. If the container has its own value, only adds a note instead, ending with
+    /// `what`.
     fn keep(&mut self, container: &Node, name: &str, value: &str, what: &str) {
         match own(container, name) {
             Own::Text(text) if !text.is_empty() && text != value => {
@@ -264,8 +266,8 @@ impl Variables {
         }
     }
 
-    /// Sets a variable to a value computed from the container's own. A value from elsewhere is left
-    /// unchanged.
+    /// Sets a variable to a value computed from the container's own. A value from another object is
+    /// left unchanged.
     fn add(&mut self, container: &Node, name: &str, value: impl Fn(Option<&str>) -> String) {
         let of = container.text_at(&["name"]).unwrap_or_default();
         match own(container, name) {
@@ -280,16 +282,16 @@ impl Variables {
     }
 }
 
-/// Reads the name of a kind of client.
+/// Reads the name of a kind of client, such as `go`.
 ///
 /// # Errors
-/// Says what was expected.
+/// Lists the valid names.
 pub fn client(name: &str) -> Result<Client, String> {
     let found = Client::ALL.into_iter().find(|client| client.word() == name);
     found.ok_or_else(|| format!("{name:?} is unknown, expected some of {}", Client::ALL.map(Client::word).join(", ")))
 }
 
-/// Returns a container's own value of a variable.
+/// Returns a container's own setting of a variable.
 pub(super) fn own<'a>(container: &'a Node, name: &str) -> Own<'a> {
     let Some(variable) = container.list_of("env").iter().find(|item| is_named(item, name)) else { return Own::None };
     match (variable.text_at(&["value"]), variable.get("valueFrom")) {
@@ -304,7 +306,7 @@ fn items(list: &str) -> impl Iterator<Item = &str> + Clone {
     list.split(',').map(str::trim).filter(|item| !item.is_empty())
 }
 
-/// Returns true for a valid `egress.via`.
+/// Returns true for a URL accepted as `egress.via`.
 fn is_proxy(url: &str) -> bool {
     let Ok(url) = url.parse::<http::Uri>() else { return false };
     matches!(url.scheme_str(), Some("http" | "https" | "socks5"))
@@ -315,7 +317,7 @@ fn is_proxy(url: &str) -> bool {
         && url.query().is_none()
 }
 
-/// Returns the real host name of a service.
+/// Returns the real host name of an AWS service in a region.
 fn host(name: &str, region: &str) -> String {
     let first = service(name).host;
     match region {
@@ -325,13 +327,13 @@ fn host(name: &str, region: &str) -> String {
     }
 }
 
-/// The variables naming the proxy; those for plain HTTP are the last two.
+/// The variables for the proxy's URL. The last two are for plain HTTP.
 const PROXIES: [&str; 4] = ["HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy"];
 const LEFT: &str = "it is not changed";
 const OWN_ROOTS: &str = "it is not changed, so its file must also have the CA in the gate's ca.crt; or remove it, and put its roots into egress.ca.extra_roots";
 /// The folders with CAs in images; clients skip missing ones.
 const SYSTEM_CERTS: &str = "/etc/ssl/certs:/etc/pki/tls/certs";
-/// The variables naming a file of CAs, with their kinds of clients.
+/// The variables for a file of CAs, each with the kinds of clients reading it.
 const BUNDLES: [(&str, &[Client]); 8] = [
     ("AWS_CA_BUNDLE", &[Client::Python]),
     ("CLOUDSDK_CORE_CUSTOM_CA_CERTS_FILE", &[Client::Python]),
@@ -342,7 +344,8 @@ const BUNDLES: [(&str, &[Client]); 8] = [
     ("REQUESTS_CA_BUNDLE", &[Client::Python]),
     ("SSL_CERT_FILE", &[Client::DotNet]),
 ];
-/// Destinations to reach without the proxy: this pod, the cluster, and the sources of credentials.
+/// The destinations to reach without the proxy: this pod, the cluster, and the sources of cloud
+/// credentials.
 const NO_PROXY: &str = "$(KUBERNETES_SERVICE_HOST),localhost,127.0.0.1,::1,.svc,.cluster.local,kubernetes,\
                         kubernetes.default,169.254.169.254,169.254.170.2,169.254.170.23,fd00:ec2::254,fd00:ec2::23,\
                         fd20:ce::254,metadata.google.internal,168.63.129.16";

@@ -1,14 +1,15 @@
-//! Writes a tree as YAML: two spaces a level, lists not indented, as `kubectl` and `kustomize` do.
+//! Writes a tree as YAML: indented by two spaces, lists not indented, as `kubectl` and `kustomize`
+//! do.
 //!
-//! Scalars keep their quoting style if it can express the value. Otherwise they get double quotes,
-//! which can express any: a value with control characters, a block scalar inside a flow collection.
+//! Scalars keep their style of quotes if it can express the value. Double quotes can express every
+//! value, and are used otherwise: for control characters, and for block scalars inside of `[...]`.
 
 use granit_parser::ScalarStyle;
 
 use super::json;
 use crate::yaml::{Node, Scalar};
 
-/// Writes a document.
+/// Formats a tree as a YAML document.
 pub(super) fn document(root: &Node) -> String {
     let mut out = String::new();
     if is_block(root) {
@@ -20,7 +21,7 @@ pub(super) fn document(root: &Node) -> String {
     out
 }
 
-/// True if a node takes lines of its own.
+/// Returns true if a node is written on lines of its own.
 fn is_block(node: &Node) -> bool {
     match node {
         Node::Scalar(_) => false,
@@ -28,7 +29,7 @@ fn is_block(node: &Node) -> bool {
     }
 }
 
-/// Writes every entry or item on a line of its own.
+/// Writes the entries of a map or the items of a list, each on a line of its own.
 fn block(node: &Node, indent: usize, out: &mut String) {
     match node {
         Node::Scalar(scalar) => value(scalar, indent, out),
@@ -37,7 +38,7 @@ fn block(node: &Node, indent: usize, out: &mut String) {
     }
 }
 
-/// Writes an item after its dash.
+/// Writes an item of a list after its dash.
 fn item(item: &Node, indent: usize, out: &mut String) {
     if matches!(item, Node::Map(..)) && is_block(item) && tag(item).is_none() {
         // The first entry is on the dash's line: the dash replaces a space of its indent.
@@ -51,7 +52,7 @@ fn item(item: &Node, indent: usize, out: &mut String) {
     }
 }
 
-/// Writes `key: value` with everything under it.
+/// Writes an entry of a map: its key, a colon and its value.
 fn entry(name: &Node, value: &Node, indent: usize, out: &mut String) {
     pad(indent, out);
     flow(name, out);
@@ -59,7 +60,7 @@ fn entry(name: &Node, value: &Node, indent: usize, out: &mut String) {
     under(value, indent, 0, out);
 }
 
-/// Writes the value of a key or the item of a dash: on its line, or on lines below it.
+/// Writes the value of a key, or the item after a dash: on the same line, or on lines below it.
 fn under(node: &Node, indent: usize, list: usize, out: &mut String) {
     if let Some(tag) = tag(node) {
         out.push(' ');
@@ -79,7 +80,7 @@ fn under(node: &Node, indent: usize, list: usize, out: &mut String) {
     }
 }
 
-/// Writes a scalar after its key or dash, with the end of its line.
+/// Writes a scalar after its key or dash, and ends the line.
 fn value(scalar: &Scalar, indent: usize, out: &mut String) {
     match scalar.style {
         ScalarStyle::Literal | ScalarStyle::Folded if lines_can_say(&scalar.text) => {
@@ -118,13 +119,13 @@ fn lines_can_say(text: &str) -> bool {
     !text.is_empty() && !text.chars().any(|c| c != '\n' && c != '\t' && (c.is_control() || is_break(c)))
 }
 
-/// Returns true for characters that only some readers take for a line break, and for the byte order
-/// mark.
+/// Returns true for the byte order mark, and for characters that only some readers take for a line
+/// break.
 fn is_break(c: char) -> bool {
     matches!(c, '\u{85}' | '\u{2028}' | '\u{2029}' | '\u{feff}')
 }
 
-/// Writes a node on one line.
+/// Writes a node in the inline form, such as `[a, b]`.
 fn flow(node: &Node, out: &mut String) {
     if let Some(tag) = tag(node) {
         out.push_str(tag);

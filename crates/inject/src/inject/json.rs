@@ -1,6 +1,6 @@
 //! Writes a tree as JSON, for documents that were JSON: in their order.
 //!
-//! YAML readers read a stream of JSON documents too, so only the writing differs.
+//! Such documents are read as YAML, because JSON is valid YAML, so only writing differs.
 
 use std::borrow::Cow;
 
@@ -37,7 +37,8 @@ impl Serialize for JsonNode<'_> {
     }
 }
 
-/// Writes a scalar. Plain text becomes a number or a word of JSON if it is one, or else a string.
+/// Writes a scalar. Without quotes, it becomes a JSON number or word if it is one; otherwise a
+/// string.
 fn scalar_value<S: Serializer>(scalar: &Scalar, serializer: S) -> Result<S::Ok, S::Error> {
     let text = &*scalar.text;
     if scalar.style != ScalarStyle::Plain {
@@ -50,7 +51,7 @@ fn scalar_value<S: Serializer>(scalar: &Scalar, serializer: S) -> Result<S::Ok, 
     }
 }
 
-/// Escapes characters that JSON allows and YAML forbids. Only documents in JSON change.
+/// Escapes characters allowed in JSON but not in YAML. Only JSON documents are changed.
 pub(super) fn for_yaml(text: &str) -> Cow<'_, str> {
     if !text.contains(is_json_only) || !is_json(text) {
         return Cow::Borrowed(text);
@@ -58,7 +59,7 @@ pub(super) fn for_yaml(text: &str) -> Cow<'_, str> {
     Cow::Owned(escaped(text)) // such characters occur only in strings
 }
 
-/// Returns a string in double quotes, for JSON and for YAML.
+/// Returns a text in double quotes, valid in JSON and in YAML.
 pub(super) fn quoted(text: &str) -> String {
     escaped(&serde_json::Value::from(text).to_string())
 }

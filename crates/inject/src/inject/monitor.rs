@@ -5,12 +5,13 @@ use super::template;
 use super::workload::Workload;
 use crate::yaml::Node;
 
-/// Returns true if an object is a `PodMonitor` that tidegate made.
+/// Returns true for a `PodMonitor` created by tidegate.
 pub(super) fn is_ours(root: &Node) -> bool {
     root.text_at(&["kind"]) == Some("PodMonitor") && root.at(&["metadata", "annotations", ANNOTATION]).is_some()
 }
 
-/// Makes a `PodMonitor` for the pods of a workload; `None` if they have no labels to find them by.
+/// Creates a `PodMonitor` for the pods of a workload; `None` if they have no labels to be selected
+/// by.
 pub(super) fn of(found: &Workload<'_>) -> Option<Node> {
     // An empty key (`labels:`) means the same as a missing one.
     let labels =

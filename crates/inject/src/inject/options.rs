@@ -1,4 +1,4 @@
-//! The options of an injection, and the sidecar's variables.
+//! The options of an injection, and the sidecar's environment variables.
 
 use super::egress::EgressOptions;
 use super::parts::{ADMIN_PORT, FOLDER};
@@ -10,36 +10,36 @@ pub struct Options {
     pub image: String,
     /// How containers are made to use the gate.
     pub mode: Mode,
-    /// The containers chosen to use the gate; all if empty.
+    /// The names of the containers to use the gate; all containers if empty.
     pub containers: Vec<String>,
     /// The name of a `ConfigMap` with a `tidegate.toml`, to be mounted into the sidecar.
     pub config_map: Option<String>,
-    /// More environment variables for the sidecar, such as limits (`TIDEGATE__…`).
+    /// Further environment variables for the sidecar, such as limits (`TIDEGATE__…`).
     pub variables: Vec<(String, String)>,
     /// The gate's port on the pod's loopback.
     pub port: u16,
-    /// The port for the sidecar's metrics and status, on the pod's own address.
+    /// The port for the sidecar's metrics and status, on the pod's address.
     pub admin_port: u16,
-    /// The options of the forward proxy, if there is to be one.
+    /// The options of the forward proxy; `None` for a sidecar without one.
     pub egress: Option<EgressOptions>,
     /// True to replace a container's own values that conflict with the gate's.
     pub replace: bool,
-    /// True to add a `PodMonitor`, for a Prometheus operator, beside each workload.
+    /// True to add a `PodMonitor` (for a Prometheus operator) beside each workload.
     pub pod_monitor: bool,
 }
 
 /// How a container is made to use the gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// `KUBECONFIG` names the gate's kubeconfig file.
+    /// The variable `KUBECONFIG` contains the path of the gate's kubeconfig file.
     Kubeconfig,
-    /// For clients that only know in-cluster configuration: the variables of the API's service, and
-    /// the gate's folder in place of the service account's.
+    /// The variables of the API's service lead to the gate, whose folder replaces the service
+    /// account's. This is for clients that only know in-cluster configuration.
     InCluster,
 }
 
 impl Options {
-    /// Returns a port used twice, with the names of its two options.
+    /// Returns a port used for two purposes, with the names of the two options.
     pub fn same_ports(&self) -> Option<([&'static str; 2], u16)> {
         let egress = self.egress.as_ref().map(|egress| ("egress-port", egress.port));
         let ports = [Some(("port", self.port)), Some(("admin-port", self.admin_port)), egress];
@@ -51,7 +51,7 @@ impl Options {
         ports.iter().enumerate().find_map(same)
     }
 
-    /// Returns true if TLS is decrypted, so that the sidecar must keep a CA.
+    /// Returns true if TLS is decrypted. Then the sidecar keeps a CA.
     pub(super) fn intercepts(&self) -> bool {
         self.egress.as_ref().is_some_and(|egress| egress.intercept)
     }
@@ -74,9 +74,10 @@ impl Default for Options {
     }
 }
 
-/// Returns the sidecar's environment variables: the gate's address, and the limits given as
-/// options. They take precedence over the file, so that the gate listens where the controller
-/// calls.
+/// Returns the sidecar's environment variables: the gate's address, and limits from the options.
+///
+/// They take precedence over the file, so that the gate listens at the address used by the
+/// controller.
 pub fn variables(options: &Options) -> impl Iterator<Item = (String, String)> {
     let gate = |key: &str| format!("TIDEGATE__GATES__KUBERNETES__{key}");
     let own = [

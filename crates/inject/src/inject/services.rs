@@ -1,12 +1,12 @@
-//! The services of AWS, by the names signatures use.
+//! The services of AWS, by their names in signatures.
 
-/// An AWS service, from a row of the table or by a guess.
+/// An AWS service: from the table or, if it is not there, guessed.
 pub(super) struct AwsService {
     /// The first part of the service's host names.
     pub(super) host: String,
     /// The service's names in environment variables such as `AWS_ENDPOINT_URL_EC2`.
     pub(super) variables: Vec<String>,
-    /// False if the service is not in the table: most have the same name everywhere.
+    /// False if the service is guessed: most services have the same name everywhere.
     pub(super) is_known: bool,
 }
 

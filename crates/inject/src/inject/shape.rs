@@ -1,9 +1,9 @@
-//! Checks that a pod has the usual structure where it is to be edited. Changes to an unusual pod
+//! Checks that a pod has the usual structure at the places to be edited: changes to an unusual pod
 //! could not be undone.
 
 use crate::yaml::Node;
 
-/// Describes the first node with an unusual structure.
+/// Describes the first node with an unusual structure, if there is one.
 pub(super) fn fault(pod: &Node) -> Option<String> {
     let metadata = pod.get("metadata");
     let spec = pod.get("spec");

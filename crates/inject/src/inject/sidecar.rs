@@ -1,4 +1,4 @@
-//! Edits a pod: adds the sidecar, and takes it out again.
+//! Edits a pod: adds the sidecar, or removes it again.
 
 use super::egress::Variables;
 use super::options::{Mode, Options, variables};
@@ -8,20 +8,21 @@ use super::workload::{PACKAGE_RUNTIME, Workload};
 use super::{checks, shape, template};
 use crate::yaml::Node;
 
-/// Why a sidecar was not added.
+/// Why no sidecar was added.
 #[derive(Debug)]
 pub(super) enum InjectError {
-    /// The pod has none of the containers named.
+    /// The pod has none of the containers named by the user.
     NoneNamed(String),
     /// An injection would break the pod.
     Refused(Vec<String>),
 }
 
-/// Adds the sidecar, and returns the names of the containers using it now. On an error the pod
-/// may be half changed.
+/// Adds the sidecar to a pod, and returns the names of the containers using the gate now.
+///
+/// After an error the pod may be partly changed.
 ///
 /// # Errors
-/// Why it was not added, each reason with a remedy.
+/// The reasons for not adding it, each with a remedy.
 pub(super) fn add(
     found: &mut Workload<'_>,
     options: &Options,
@@ -72,7 +73,7 @@ pub(super) fn add(
     Ok(chosen)
 }
 
-/// Takes the sidecar out; returns true if it was there.
+/// Removes the sidecar from a pod. Returns true if there was one.
 pub(super) fn take_out(found: &mut Workload<'_>) -> bool {
     let Some(record) = Record::read(found.pod) else { return false };
     found.recall_made(&record);
@@ -106,8 +107,8 @@ pub(super) fn take_out(found: &mut Workload<'_>) -> bool {
     true
 }
 
-/// Adds the container of a Crossplane package if it is missing: a runtime config contains only the
-/// differences from Crossplane's own pod.
+/// Adds the container of a Crossplane package to a runtime config, if it is missing. Such a config
+/// contains only differences from Crossplane's own pod.
 fn ensure_package_runtime(pod: &mut Node, record: &mut Record) {
     let Some(spec) = pod.get_mut("spec") else { return };
     let Some(list) = record.open_list(spec, "containers", "containers") else { return };
@@ -123,7 +124,7 @@ fn chosen(spec: &Node, wanted: &[String]) -> Vec<String> {
     names.filter(|name| wanted.is_empty() || wanted.iter().any(|wanted| wanted == name)).map(str::to_owned).collect()
 }
 
-/// Returns the error for a pod that has no container to use the gate.
+/// Returns the error for a pod without any container to use the gate.
 fn none_to_point(spec: &Node, wanted: &[String]) -> InjectError {
     let names: Vec<_> = spec.list_of("containers").iter().filter_map(|each| each.text_at(&["name"])).collect();
     if names.is_empty() {
@@ -133,7 +134,7 @@ fn none_to_point(spec: &Node, wanted: &[String]) -> InjectError {
     InjectError::NoneNamed(format!("has no container for --container {wanted}; its containers: {}", names.join(", ")))
 }
 
-/// Makes a container use the gate.
+/// Changes a container to use the gate.
 fn point(container: &mut Node, mode: Mode, port: u16, record: &mut Record) {
     let name = container.text_at(&["name"]).unwrap_or_default().to_owned();
     let (path, variables) = match mode {
@@ -160,7 +161,7 @@ fn point(container: &mut Node, mode: Mode, port: u16, record: &mut Record) {
     }
 }
 
-/// Makes a container use the forward proxy.
+/// Changes a container to use the forward proxy.
 fn proxy(container: &mut Node, variables: Variables, record: &mut Record, notes: &mut Vec<String>) {
     let name = container.text_at(&["name"]).unwrap_or_default().to_owned();
     notes.extend(variables.notes);
@@ -175,7 +176,7 @@ fn proxy(container: &mut Node, variables: Variables, record: &mut Record, notes:
     }
 }
 
-/// Sets an environment variable of the container `name`.
+/// Sets an environment variable in `env`, the list of the container `name`, and records the change.
 fn set_variable(env: &mut Vec<Node>, variable: &str, value: Node, name: &str, record: &mut Record) {
     let place = format!("{name}/env/{variable}");
     record.note_set(place.clone(), value.text().unwrap_or_default());
@@ -220,8 +221,8 @@ fn mark(pod: &mut Node, mut record: Record) {
     }
 }
 
-/// Returns the container of the sidecar. It is a native sidecar, so that it starts before the
-/// controller and ends after it.
+/// Returns the sidecar's container. It is a native sidecar: it starts before the controller and
+/// ends after it.
 fn container(options: &Options, account: Option<Node>, runs_as_root: bool, via: Option<String>) -> Node {
     let mut container = template(include_str!("templates/sidecar.yaml"));
     container.set("image", Node::quoted(&*options.image));
@@ -277,5 +278,5 @@ fn containers_mut(spec: &mut Node) -> impl Iterator<Item = &mut Node> {
     spec.list_of_mut("containers").into_iter().flatten()
 }
 
-/// The mount point of the configuration.
+/// The mount point of the configuration, as a path in the container.
 const CONFIG_FOLDER: &str = "/etc/tidegate";

@@ -1,10 +1,10 @@
-//! Finds the pods in a document: in every kind with pods, in Crossplane's
-//! `DeploymentRuntimeConfig`, and in lists of them.
+//! Finds the pods in a document: in all Kubernetes kinds with pods, in Crossplane's
+//! `DeploymentRuntimeConfig`, and in lists of these.
 
 use super::record::Record;
 use crate::yaml::Node;
 
-/// An object making pods, found in a document.
+/// A Kubernetes object with a pod or a pod template, found in a document.
 pub(super) struct Workload<'a> {
     pub(super) name: String,
     /// The kind and name, `Kind/name`.
@@ -12,9 +12,10 @@ pub(super) struct Workload<'a> {
     pub(super) namespace: Option<String>,
     /// The node containing the pod's `metadata` and `spec`.
     pub(super) pod: &'a mut Node,
-    /// True if Crossplane makes the pod itself. Then required fields and containers may be missing.
+    /// True if Crossplane creates the pod from this object. Then required fields and containers may
+    /// be missing.
     pub(super) is_overlay: bool,
-    /// The index of the first step on the path to the pod made for the edit.
+    /// The number of existing steps on the path to the pod; later steps were created for the edit.
     made: usize,
 }
 
@@ -59,8 +60,10 @@ fn template_of(group: &str, kind: &str) -> Option<&'static [&'static str]> {
     }
 }
 
-/// Calls `show` with the pod of a Crossplane runtime config. Missing steps of the path are made
-/// first. Afterwards, empty ones are removed again if this or an earlier injection made them.
+/// Calls `show` with the pod of a Crossplane runtime config.
+///
+/// Missing steps of the path are created first. Afterwards they are removed again if they are still
+/// empty, as are those created by an earlier injection.
 fn with_overlay(root: &mut Node, name: &str, show: &mut impl FnMut(&mut Workload<'_>)) {
     let mut made = OVERLAY.len();
     let mut node = &mut *root;
@@ -92,24 +95,24 @@ fn with_overlay(root: &mut Node, name: &str, show: &mut impl FnMut(&mut Workload
     }
 }
 
-/// The path to the pod's spec in a runtime config.
+/// The path to the pod's spec in a Crossplane runtime config.
 const OVERLAY: [&str; 5] = ["spec", "deploymentTemplate", "spec", "template", "spec"];
-/// The number of steps to the node containing the pod's metadata and spec.
+/// The number of steps on that path to the node containing the pod's metadata and spec.
 const TEMPLATE: usize = 4;
-/// The step with a selector required by its schema.
+/// The index of the step to a node with a required selector.
 const TEMPLATE_SPEC: usize = 2;
 
 // === impl Workload ===
 
 impl Workload<'_> {
-    /// Records which steps of the path were made for the edit.
+    /// Records the steps of the path created for the edit.
     pub(super) fn note_made(&self, record: &mut Record) {
         for depth in self.made..OVERLAY.len() {
             record.note(format!("step {depth}"), None);
         }
     }
 
-    /// Reads from the record which steps of the path were made.
+    /// Reads from the record the steps of the path created for the edit.
     pub(super) fn recall_made(&mut self, record: &Record) {
         self.made = (0..self.made).find(|depth| record.was(&format!("step {depth}")).is_some()).unwrap_or(self.made);
     }

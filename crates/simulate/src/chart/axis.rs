@@ -2,19 +2,19 @@
 
 use super::figures::grouped;
 
-/// An axis, as it is drawn.
+/// An axis as it is drawn: its range and its ticks.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Scale {
     /// The value at the end of the axis; never zero.
     pub(super) end: f64,
-    /// The value at the start if each step is tenfold; otherwise the axis starts at zero.
+    /// The value at the start of an axis with tenfold steps; `None` for an axis from zero.
     from: Option<f64>,
-    /// The values with marks, the lowest first.
+    /// The values with ticks, the lowest first.
     pub(super) ticks: Vec<f64>,
 }
 
 impl Scale {
-    /// Creates a vertical axis, from zero to the first mark at or past `highest`.
+    /// Creates a vertical axis, from zero to the first tick at or above `highest`.
     pub(super) fn past(highest: f64, wanted: u32) -> Self {
         let step = step(highest, wanted);
         let count = (highest / step).ceil().max(1.0);
@@ -27,7 +27,7 @@ impl Scale {
         Self { end, from: None, ticks: ticks(end, step(end, wanted)) }
     }
 
-    /// Creates an axis of powers of ten around everything from `lowest` to `highest`.
+    /// Creates an axis with a tick at each power of ten, wide enough for `lowest` and `highest`.
     pub(super) fn tenfold(lowest: f64, highest: f64) -> Self {
         let exponent = |value: f64| if value > 0.0 { value.log10() } else { 0.0 };
         // A tiny rounding error must not cost a whole decade.
@@ -38,7 +38,7 @@ impl Scale {
         Self { end: 10_f64.powf(last), from: Some(10_f64.powf(first)), ticks }
     }
 
-    /// Returns where `value` is on the axis, as a fraction of its length.
+    /// Returns the position of `value` on the axis, as a fraction of its length.
     pub(super) fn fraction(&self, value: f64) -> f64 {
         let fraction = match self.from {
             None => value / self.end,
@@ -49,7 +49,7 @@ impl Scale {
     }
 }
 
-/// Returns the smallest of 1, 2, 5, 10, 20, ... that needs at most `wanted` steps to `highest`.
+/// Returns the smallest of 1, 2, 5, 10, 20, ... with at most `wanted` steps up to `highest`.
 fn step(highest: f64, wanted: u32) -> f64 {
     let rough = if highest > 0.0 { highest } else { 1.0 } / f64::from(wanted.max(1));
     let power = 10_f64.powf(rough.log10().floor());

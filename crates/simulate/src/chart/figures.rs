@@ -1,4 +1,4 @@
-//! Numbers, durations and texts as people write them.
+//! Formats numbers, durations and texts for people.
 
 use std::time::Duration;
 
@@ -7,14 +7,14 @@ pub fn thousands(number: impl Copy + ToString) -> String {
     grouped(&number.to_string())
 }
 
-/// Puts a comma between each three digits.
+/// Adds a comma between each group of three digits.
 pub(super) fn grouped(digits: &str) -> String {
     let comma = |index: usize| index > 0 && (digits.len() - index).is_multiple_of(3);
     let digit = |(index, digit): (usize, char)| comma(index).then_some(',').into_iter().chain([digit]);
     digits.chars().enumerate().flat_map(digit).collect()
 }
 
-/// Formats a duration in about three digits.
+/// Formats a duration with about three digits.
 pub fn short(duration: Duration) -> String {
     let seconds = duration.as_secs_f64();
     match duration {

@@ -1,7 +1,7 @@
-//! The chart as an SVG file. It prints in black on white, and follows dark mode.
+//! Draws a chart as an SVG file. It prints in black on white, and follows dark mode.
 //!
-//! Colours are values in CSS classes, which media queries override. Some viewers do not support CSS
-//! variables and would paint everything black.
+//! Colours are written as values in CSS classes, and overridden by media queries. Some viewers do
+//! not support CSS variables, and would paint everything black.
 
 use super::axis::{Scale, label};
 use super::{Band, Chart, Mark, Series};
@@ -16,14 +16,14 @@ const RIGHT: f64 = WIDTH - 24.0;
 const TOP: f64 = 118.0;
 const BOTTOM: f64 = HEIGHT - 56.0;
 
-/// The number of different series styles.
+/// The number of styles for series; with more series, they are used again.
 const STYLES: usize = 5;
 
-/// The style sheet, with colours for any colour vision (Okabe and Ito), on white, on black and in
-/// print.
+/// The style sheet. Its colours suit all kinds of colour vision (Okabe and Ito), on white, on black
+/// and in print.
 const STYLE: &str = include_str!("svg.css");
 
-/// Draws the whole file.
+/// Draws a chart as a whole file.
 pub(super) fn draw(chart: &Chart) -> String {
     let plot = Plot { x: Scale::to(chart.width(), 10), y: chart.upright(5) };
     let level = |y: f64| format!("<path class=\"level\" d=\"M{LEFT} {y:.1}H{RIGHT}\"/>");
@@ -37,7 +37,7 @@ pub(super) fn draw(chart: &Chart) -> String {
     parts.concat()
 }
 
-/// Maps the numbers of a chart to positions in the picture.
+/// Converts the numbers of a chart to positions in the picture.
 struct Plot {
     x: Scale,
     y: Scale,
@@ -102,7 +102,7 @@ impl Plot {
         self.y.ticks.iter().map(row).chain(self.x.ticks.iter().map(column)).chain([names]).collect()
     }
 
-    /// Draws a series.
+    /// Draws one series.
     fn series(&self, series: &Series, style: usize) -> String {
         let (Some(first), Some(last)) = (series.points.first(), series.points.last()) else { return String::new() };
         let points = series.points.iter().map(|(x, y)| format!("{:.1} {:.1}", self.x(*x), self.y(*y)));
@@ -120,7 +120,8 @@ impl Plot {
     }
 }
 
-/// Returns the opening tag, a description for screen readers, colours, paper, title and note.
+/// Returns the beginning of the file: opening tag, description for screen readers, style sheet,
+/// background, title and note.
 fn head(chart: &Chart) -> String {
     let title = escaped(&chart.title);
     let note = escaped(&chart.note);
@@ -134,7 +135,7 @@ fn head(chart: &Chart) -> String {
     )
 }
 
-/// Returns the legend above the plot, in as many rows as it needs.
+/// Draws the legend above the plot, in as many rows as it needs.
 fn legend(chart: &Chart) -> String {
     let width: f64 = chart.legend().map(|(_, name)| SAMPLE + estimated_width(name)).sum();
     let mut x = LEFT;
@@ -164,10 +165,10 @@ fn legend(chart: &Chart) -> String {
     out
 }
 
-/// The width of a line sample in the legend, and of the space around its name.
+/// The width of the sample of a line in the legend, and of the space around its name.
 const SAMPLE: f64 = 60.0;
 
-/// Estimates the width of a legend's text, because the file has no fonts.
+/// Estimates the width of a text in the legend, because the fonts are not known here.
 fn estimated_width(text: &str) -> f64 {
     text.chars().map(|c| if c.is_uppercase() || c.is_ascii_digit() { 8.2 } else { 6.8 }).sum()
 }

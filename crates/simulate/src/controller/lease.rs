@@ -1,11 +1,11 @@
-//! The holder of a lease, as in client-go's leader election: it renews, and loses its leadership if
-//! it cannot renew in time.
+//! The holder of a lease, as in client-go's leader election. It renews the lease, and loses the
+//! leadership if it cannot renew in time.
 
 use std::time::Duration;
 
 use crate::moment::Moment;
 
-/// A leader with a lease to renew.
+/// A leader and its lease.
 #[derive(Debug)]
 pub struct LeaseHolder {
     every: Duration,
@@ -18,9 +18,9 @@ pub struct LeaseHolder {
 /// The result of an attempt to renew a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attempt {
-    /// The time from the last renewal to the end of this attempt.
+    /// The time since the last successful renewal, at the end of this attempt.
     pub age: Duration,
-    /// True if the deadline had passed, so that leadership was lost.
+    /// True if the deadline had passed, so that the leadership was lost.
     pub lost: bool,
     /// True if the attempt failed, or ended after the next one was due.
     pub late: bool,
@@ -31,7 +31,8 @@ pub struct Attempt {
 // === impl LeaseHolder ===
 
 impl LeaseHolder {
-    /// Creates a holder that renews at the interval `every`, and gives up after `deadline`.
+    /// Creates a holder. It renews at the interval `every`, and gives up leading after `deadline`
+    /// without success.
     pub fn new(every: Duration, deadline: Duration) -> Self {
         Self { every, deadline, renewed: Moment::ZERO, began: Moment::ZERO, attempt: 0 }
     }
@@ -41,19 +42,19 @@ impl LeaseHolder {
         self.deadline / 2
     }
 
-    /// Begins an attempt, and returns its number.
+    /// Begins an attempt to renew. Returns the attempt's number.
     pub fn begin(&mut self, now: Moment) -> u64 {
         self.began = now;
         self.attempt += 1;
         self.attempt
     }
 
-    /// Returns true if the attempt of this number has not ended.
+    /// Returns true if this attempt has not ended yet.
     pub fn is_under_way(&self, attempt: u64) -> bool {
         self.attempt == attempt
     }
 
-    /// Ends the attempt.
+    /// Ends the current attempt; `renewed` is true if it succeeded.
     pub fn end(&mut self, renewed: bool, now: Moment) -> Attempt {
         self.attempt += 1;
         let age = now - self.renewed;
@@ -64,7 +65,7 @@ impl LeaseHolder {
         Attempt { age, lost: renewed && age > self.deadline, late, next: now + self.every }
     }
 
-    /// Returns the time since the last renewal, and whether it is past the deadline.
+    /// Returns the time since the last renewal, and true if the deadline has passed.
     pub fn age(&self, now: Moment) -> (Duration, bool) {
         let age = now - self.renewed;
         (age, age > self.deadline)

@@ -1,5 +1,5 @@
-//! client-go's rate-limited work queue: it has one entry per object however often it is added, and
-//! never gives an object to two workers.
+//! client-go's rate-limited work queue. An object is in it only once, however often it is added,
+//! and is never given to two workers at a time.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -7,11 +7,13 @@ use std::time::Duration;
 use crate::agenda::Agenda;
 use crate::moment::Moment;
 
-/// An object, by its index among the controller's objects.
+/// The index of an object among the controller's objects.
 pub type Item = usize;
 
-/// The delay after each failure of an object in a row: `base`, twice that, ... up to `max`, as
-/// client-go's `ItemExponentialFailureRateLimiter`.
+/// The delays after failures, as in client-go's `ItemExponentialFailureRateLimiter`.
+///
+/// After the first failure of an object the delay is `base`, then twice that, and so on up to
+/// `max`.
 #[derive(Clone, Copy, Debug)]
 pub struct RateLimiter {
     /// The delay after the first failure.
@@ -22,20 +24,20 @@ pub struct RateLimiter {
     pub overall: Option<Overall>,
 }
 
-/// client-go's `BucketRateLimiter` of a queue: each failure takes a token, and waits for it.
+/// client-go's `BucketRateLimiter`: each retry in a queue takes a token, and waits for it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Overall {
-    /// Tokens per second.
+    /// The tokens added per second.
     pub rate: f64,
-    /// Tokens at once.
+    /// The largest number of tokens.
     pub burst: u32,
 }
 
 // === impl RateLimiter ===
 
 impl RateLimiter {
-    /// The per-item part of client-go's `DefaultTypedControllerRateLimiter`, which is all that
-    /// controller-runtime uses since v0.23.
+    /// The default limiter of controller-runtime since v0.23. It is the per-item part of
+    /// client-go's `DefaultTypedControllerRateLimiter`.
     pub const DEFAULT: Self = Self { base: Duration::from_millis(5), max: Duration::from_secs(1000), overall: None };
 
     fn delay(self, failures_before: u32) -> Duration {
@@ -49,24 +51,23 @@ impl RateLimiter {
 pub struct WorkQueue {
     limiter: RateLimiter,
     items: Vec<ItemState>,
-    /// The time of the next token of the bucket for all objects together, less the time to fill its
-    /// burst.
+    /// The state of the overall bucket, as a time: without further retries, it is full again then.
     next_token: Moment,
     ready: VecDeque<Item>,
-    /// The delayed objects by the time they are due. If a delay is replaced by an earlier one, its
-    /// entry stays until its time.
+    /// The objects with delays, by the time they are due. If an earlier delay replaces one, the old
+    /// entry stays until its time, and is then ignored.
     later: Agenda<Item>,
 }
 
 /// The state of an object in the queue.
 #[derive(Clone, Copy, Debug, Default)]
 struct ItemState {
-    /// True if the object was added again since a worker got it.
+    /// True if the object is queued, or was added again while a worker processes it.
     dirty: bool,
-    /// True while a worker processes the object.
+    /// True while a worker has the object.
     processing: bool,
     failures: u32,
-    /// The earliest time to put the object in the queue again.
+    /// The end of the object's delay; `None` without a delay.
     due: Option<Moment>,
 }
 
@@ -79,21 +80,22 @@ impl WorkQueue {
         Self { limiter, items, next_token: Moment::ZERO, ready: VecDeque::new(), later: Agenda::default() }
     }
 
-    /// Adds room for more objects, and returns the first of them.
+    /// Adds room for more objects, and returns the index of the first of them.
     pub fn grow(&mut self, items: usize) -> Item {
         let first = self.items.len();
         self.items.resize(first + items, ItemState::default());
         first
     }
 
-    /// Adds an object.
+    /// Adds an object to the queue now.
     pub fn add(&mut self, item: Item, now: Moment) {
         self.add_due(now);
         self.mark_dirty(item);
     }
 
-    /// Adds an object at the time `at`, and returns when it is due: of two delays the earlier
-    /// counts.
+    /// Adds an object to the queue at the time `at`. Returns when it is due.
+    ///
+    /// If it already has a delay, the earlier time counts.
     pub fn add_at(&mut self, item: Item, at: Moment, now: Moment) -> Moment {
         if at <= now {
             self.add(item, now);
@@ -108,7 +110,7 @@ impl WorkQueue {
         at
     }
 
-    /// Adds an object that has failed, after its backoff, and returns when it is due.
+    /// Adds an object to the queue after the backoff for its failures. Returns when it is due.
     pub fn add_rate_limited(&mut self, item: Item, now: Moment) -> Moment {
         let failures = &mut self.items[item].failures;
         let at = now + self.limiter.delay(*failures);
@@ -117,7 +119,7 @@ impl WorkQueue {
         self.add_at(item, at, now)
     }
 
-    /// Takes the next token of the overall bucket, and returns its time.
+    /// Takes the next token of the overall bucket. Returns when the token is there.
     fn take_token(&mut self, overall: Overall, now: Moment) -> Moment {
         let period = Duration::from_secs_f64(1.0 / overall.rate);
         let full = period * overall.burst;
@@ -125,21 +127,21 @@ impl WorkQueue {
         self.next_token.back(full).max(now)
     }
 
-    /// Forgets the failures of an object.
+    /// Resets the number of an object's failures.
     pub fn forget(&mut self, item: Item) {
         self.items[item].failures = 0;
     }
 
-    /// Returns true if the object was added again since a worker got it.
+    /// Returns true if the object is queued, or was added again while a worker processes it.
     pub fn is_dirty(&mut self, item: Item, now: Moment) -> bool {
         self.add_due(now);
         self.items[item].dirty
     }
 
-    /// Returns the next object. The caller must call [`Self::done`].
+    /// Returns the next object for a worker. The worker must call [`Self::done`] later.
     ///
     /// # Errors
-    /// The moment at which the next object is due, if there is one.
+    /// The queue is empty. The moment is that of the next delayed object, if there is one.
     pub fn get(&mut self, now: Moment) -> Result<Item, Option<Moment>> {
         self.add_due(now);
         let item = self.ready.pop_front().ok_or_else(|| self.later.next())?;
@@ -149,7 +151,7 @@ impl WorkQueue {
         Ok(item)
     }
 
-    /// Takes an object back from its worker.
+    /// Ends the processing of an object. It is queued again if it was added meanwhile.
     pub fn done(&mut self, item: Item, now: Moment) {
         self.add_due(now);
         let state = &mut self.items[item];
@@ -165,7 +167,7 @@ impl WorkQueue {
         self.items.iter().filter(|item| item.due.is_some()).count()
     }
 
-    /// Adds the delayed objects due now.
+    /// Adds the objects at the end of their delays.
     fn add_due(&mut self, now: Moment) {
         while let Some((at, item)) = self.later.take(now) {
             let due = &mut self.items[item].due;

@@ -22,7 +22,7 @@ pub struct Builtin {
     pub name: &'static str,
     /// A sentence about what the scenario shows.
     pub about: &'static str,
-    /// The settable numbers, with their defaults: `key=value`, separated by spaces.
+    /// The settable parameters, with their defaults: `key=value`, separated by spaces.
     pub parameters: &'static str,
     picture: Picture,
     /// The scenario and its limits, with the names of numbers in braces.
@@ -34,7 +34,7 @@ pub struct Builtin {
 pub struct Setup {
     /// The scenario to play.
     pub scenario: Scenario,
-    /// The limits to compare, the usual ones first.
+    /// The limits to compare; the default limits come first.
     pub limits: Vec<Limits>,
     /// The picture to draw.
     pub picture: Picture,
@@ -114,7 +114,7 @@ pub fn find(name: &str) -> Option<&'static Builtin> {
     ALL.iter().find(|builtin| builtin.name == name)
 }
 
-/// Returns the limits of a gate without configuration.
+/// Returns the limits of a gate with an empty configuration.
 #[must_use]
 pub fn usual() -> Limits {
     limits("sidecar", "").expect("it is the default")
@@ -123,10 +123,10 @@ pub fn usual() -> Limits {
 // === impl Builtin ===
 
 impl Builtin {
-    /// Makes the scenario with these numbers, given as `key=value`.
+    /// Creates the scenario with these parameters, given as `key=value`.
     ///
     /// # Errors
-    /// A key that the scenario does not have, or a value of the wrong type or range.
+    /// A parameter is unknown in this scenario, or its value is of the wrong type or range.
     pub fn set_up(&self, given: &[String]) -> Result<Setup, WrongParameter> {
         let numbers = Parameters::read(self.name, self.parameters, given)?;
         let fill = |text: String, (key, value): (&str, String)| text.replace(&format!("{{{key}}}"), &value);
@@ -165,7 +165,7 @@ fn derived(numbers: &Parameters) -> impl Iterator<Item = (&'static str, String)>
     .into_iter()
 }
 
-/// Returns the limits of a gate with these configuration lines, or an error if they do not fit
+/// Returns the limits of a gate with these configuration lines. An error if they do not fit
 /// together.
 fn limits(name: &str, lines: &str) -> Result<Limits, WrongParameter> {
     let text = format!("[gates.it]\nupstream = \"http://simulated\"\n{lines}");

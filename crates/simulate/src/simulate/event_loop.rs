@@ -1,5 +1,5 @@
-//! Limiters in virtual time, driven as the proxy drives them but never late. Usually there is one
-//! gate; several share buckets through a store.
+//! Runs limiters in virtual time, as the proxy runs them but never late. Usually there is one gate;
+//! several gates share buckets through a simulated store.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -11,10 +11,10 @@ use crate::limit::{Arrival, Claim, Limiter, Permit, Receipt, Refusal, Slot, Tick
 use crate::moment::Moment;
 use crate::spec;
 
-/// Simulated gates without connections, their store, and the events to come.
+/// Simulated gates, their store, and the future events of the scenario.
 #[derive(Debug)]
 pub(super) struct EventLoop<E> {
-    /// The present moment.
+    /// The current time.
     pub(super) now: Moment,
     gates: Vec<SimulatedGate>,
     pub(super) store: SimulatedStore,
@@ -22,7 +22,7 @@ pub(super) struct EventLoop<E> {
     agenda: Agenda<E>,
 }
 
-/// A gate, and its waiting calls by number.
+/// A simulated gate: its limiter, and its waiting calls by number.
 #[derive(Debug)]
 struct SimulatedGate {
     limiter: Limiter,
@@ -30,18 +30,18 @@ struct SimulatedGate {
     tickets: HashMap<usize, Ticket>,
 }
 
-/// What happens next: a gate decides, or an event of the scenario is due.
+/// The next event for the simulation: a decision of a gate, or an event of the scenario.
 #[derive(Debug)]
 pub(super) enum LoopEvent<E> {
-    /// A call is sent upstream.
+    /// The call with this index is sent upstream.
     Sent(usize, SentCall),
-    /// The gate refused a call.
+    /// The gate refuses the call with this index.
     Refused(usize, Refusal),
     /// An event of the scenario is due.
     Due(E),
 }
 
-/// What is needed to report the end of a call that was sent.
+/// The limiter's records of a sent call, for reporting the end of the call.
 #[derive(Debug)]
 pub(super) struct SentCall {
     pub(super) receipt: Receipt,
@@ -51,7 +51,7 @@ pub(super) struct SentCall {
 // === impl EventLoop ===
 
 impl<E> EventLoop<E> {
-    /// Creates gates with the same limits and no calls, and the store that they share.
+    /// Creates gates with the same limits, and a store shared by them.
     pub(super) fn new(limits: &spec::Gate, seed: u64, gates: usize, store: &scenario::StoreModel) -> Self {
         let gates = (seed..).take(gates.max(1)).map(|seed| SimulatedGate::new(limits, seed)).collect();
         let decided = VecDeque::new();
@@ -64,8 +64,10 @@ impl<E> EventLoop<E> {
         self.agenda.add(at, event);
     }
 
-    /// Returns what happens next, if it happens by `end`. At the same moment the gates' decisions
-    /// come first, then their timers, the store, and the events of the scenario.
+    /// Returns the next event for the simulation, if it is not after `end`.
+    ///
+    /// At the same moment the order is: decisions of gates, timers of gates, the store, events of
+    /// the scenario.
     pub(super) fn next(&mut self, end: Moment) -> Option<LoopEvent<E>> {
         loop {
             if let Some(decision) = self.decided.pop_front() {
@@ -102,7 +104,7 @@ impl<E> EventLoop<E> {
         self.gates.iter().all(|gate| gate.limiter.waiting() == 0)
     }
 
-    /// Advances a gate, and sends its requests to the store.
+    /// Runs the timers of a gate, and sends its requests to the store.
     fn tick(&mut self, gate: usize) {
         let limiter = &mut self.gates[gate].limiter;
         limiter.advance(self.now);
@@ -132,7 +134,8 @@ impl<E> EventLoop<E> {
         self.claim(gate);
     }
 
-    /// Removes a waiting call when its client hangs up. Returns false if the call does not wait.
+    /// Removes a waiting call because its client has hung up. Returns false if the call is not
+    /// waiting.
     pub(super) fn give_up(&mut self, gate: usize, call: usize) -> bool {
         let at = &mut self.gates[gate];
         let Some(ticket) = at.tickets.remove(&call) else { return false };
@@ -142,13 +145,13 @@ impl<E> EventLoop<E> {
         true
     }
 
-    /// Reports the answer to a call.
+    /// Reports to a gate the response to a call.
     pub(super) fn finish(&mut self, gate: usize, receipt: Receipt, answer: Answer) {
         self.gates[gate].limiter.finish(receipt, answer, None, &String::new, self.now);
         self.claim(gate);
     }
 
-    /// Reports the end of the answer's body.
+    /// Reports to a gate the end of a response's body: its slot is free again.
     pub(super) fn release(&mut self, gate: usize, slot: Slot) {
         self.gates[gate].limiter.release(slot, self.now);
         self.claim(gate);
@@ -164,7 +167,7 @@ impl<E> EventLoop<E> {
         });
     }
 
-    /// Collects a gate's decisions about waiting calls.
+    /// Collects the decisions of a gate about waiting calls.
     fn claim(&mut self, gate: usize) {
         while let Some((call, decision)) = self.gates[gate].claim(self.now) {
             self.decide(call, decision);
@@ -175,7 +178,7 @@ impl<E> EventLoop<E> {
 // === impl SimulatedGate ===
 
 impl SimulatedGate {
-    /// Creates a gate without calls, with room on every connection.
+    /// Creates a gate without calls. It has unlimited streams on its connections.
     fn new(limits: &spec::Gate, seed: u64) -> Self {
         let now = Moment::ZERO;
         let mut limiter = Limiter::new(limits.policy.clone(), seed, now);
@@ -185,7 +188,7 @@ impl SimulatedGate {
         Self { limiter, calls: HashMap::new(), tickets: HashMap::new() }
     }
 
-    /// Returns the next decision about a waiting call.
+    /// Returns the next decision about a waiting call: its number, and a permit or refusal.
     fn claim(&mut self, now: Moment) -> Option<(usize, Result<Permit, Refusal>)> {
         while let Some(ticket) = self.limiter.next_event() {
             let decision = match self.limiter.claim(ticket, now) {
@@ -205,5 +208,5 @@ impl SimulatedGate {
 
 /// The index of the only gate.
 pub(super) const ONLY: usize = 0;
-/// The room on connections: so much that a simulation does not limit it.
+/// The number of streams on connections: large enough for any simulation.
 const ROOM: i64 = 1 << 40;

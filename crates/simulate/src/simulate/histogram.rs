@@ -3,16 +3,17 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// The number of steps in each doubling.
+/// The number of steps between a duration and its double.
 const STEPS: u64 = 128;
 
 /// A histogram of durations.
 #[derive(Clone, Debug, Default)]
 pub struct Histogram {
-    /// The count in each step, by the highest number of microseconds in it.
+    /// The number of durations in each step. A step is identified by its highest number of
+    /// microseconds.
     counts: BTreeMap<u64, u64>,
     pub(super) count: u64,
-    /// The longest duration, exactly.
+    /// The longest duration, not rounded.
     pub max: Duration,
 }
 
@@ -26,14 +27,15 @@ impl Histogram {
         self.max = self.max.max(duration);
     }
 
-    /// Returns the number of longer durations, to less than one percent of `duration`.
+    /// Returns the number of durations longer than this, with an error of less than one percent of
+    /// it.
     pub fn over(&self, duration: Duration) -> u64 {
         let micros = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
         self.counts.iter().filter(|(highest, _)| **highest > step(micros)).map(|(_, count)| count).sum()
     }
 
-    /// Returns a quantile to less than one percent, e.g. 990 for the 99th percentile; zero if there
-    /// are no durations.
+    /// Returns a quantile with an error of less than one percent; 990 is the 99th percentile. Zero
+    /// if the histogram is empty.
     pub fn quantile(&self, permille: u64) -> Duration {
         let rank = (self.count * permille).div_ceil(1000).max(1);
         let mut seen = 0;
@@ -45,8 +47,9 @@ impl Histogram {
     }
 }
 
-/// Returns the highest number in the same step: itself up to `2 * STEPS`, then there are `STEPS` in
-/// each doubling.
+/// Returns the highest number in the same step as `number`.
+///
+/// Up to `2 * STEPS` each number is a step. Beyond that, each doubling has `STEPS` steps.
 fn step(number: u64) -> u64 {
     let doublings = (number / STEPS).checked_ilog2().unwrap_or(0);
     number | ((1 << doublings) - 1)

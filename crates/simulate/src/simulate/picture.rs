@@ -1,4 +1,4 @@
-//! The pictures of a simulation.
+//! The charts of a simulation.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::chart::{self, Axis, Band, Chart, Level, Mark, Steps, thousands};
 use crate::config::scenario::Scenario;
 use crate::moment::Moment;
 
-/// A kind of picture, by the quantity it shows.
+/// A kind of chart, by the quantity in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Picture {
     /// Calls per second at the API.
@@ -29,7 +29,7 @@ pub enum Picture {
 // === impl Picture ===
 
 impl Picture {
-    /// Draws the results of a scenario under different limits.
+    /// Draws a chart of a scenario, with one series for each of the limits.
     pub fn chart(&self, scenario: &Scenario, runs: &[ScenarioRun]) -> Chart {
         let length = scenario.length.as_secs_f64();
         let objects: usize = scenario.controllers.iter().map(|controller| controller.objects).sum();
@@ -69,7 +69,7 @@ impl Picture {
         chart
     }
 
-    /// Returns a level to compare the numbers with, if the picture has one.
+    /// Returns the level to compare the numbers with, if this kind of chart has one.
     fn level(&self, scenario: &Scenario) -> Option<Level> {
         let (name, y) = match self {
             Self::Calls => {
@@ -105,7 +105,9 @@ impl Picture {
     }
 }
 
-/// Returns calls per second, at the middle of each step of at least `least`.
+/// Returns calls per second over time: a point (seconds, rate) in the middle of each step.
+///
+/// A step is not shorter than `least`.
 pub(super) fn rates(rows: &[Row], length: Duration, least: Duration) -> Vec<(f64, f64)> {
     let series = Series::sum(rows.iter().map(|row| &row.counts), least);
     let mut sums: Vec<u64> = series.steps().map(|(_, counts)| counts[Column::Sent as usize]).collect();
@@ -116,13 +118,14 @@ pub(super) fn rates(rows: &[Row], length: Duration, least: Duration) -> Vec<(f64
     sums.iter().enumerate().map(|(index, sum)| ((count(index as u64) + 0.5) * step, count(*sum) / step)).collect()
 }
 
-/// Returns the time before each retry.
+/// Returns the time between each retry and the one before it.
 pub(super) fn delays(retries: &[Moment]) -> impl Iterator<Item = Duration> {
     let before = std::iter::once(&Moment::ZERO).chain(retries);
     before.zip(retries).map(|(before, retry)| *retry - *before)
 }
 
-/// Returns the number of retries so far at the end of each step.
+/// Returns the total number of retries over time: a point (seconds, number) at the end of each
+/// step.
 fn totals(row: &Row, length: Duration) -> Vec<(f64, f64)> {
     let mut sum = 0;
     let mut points: Vec<_> = row
@@ -137,7 +140,7 @@ fn totals(row: &Row, length: Duration) -> Vec<(f64, f64)> {
     points
 }
 
-/// Returns the mean wait of the calls sent in each step.
+/// Returns mean waiting times: a point (seconds, wait) for each step with sent calls.
 fn waits(row: &Row) -> Vec<(f64, f64)> {
     let step = row.counts.step.as_secs_f64();
     let mean = |(at, counts): (Duration, &Counts)| {
@@ -147,7 +150,7 @@ fn waits(row: &Row) -> Vec<(f64, f64)> {
     row.counts.steps().filter_map(mean).collect()
 }
 
-/// Returns the age of a lease as a line: it rises to the age at a renewal, then falls to zero.
+/// Returns the age of a lease over time: it rises until each renewal, and then falls to zero.
 fn ages(renewals: &[(Duration, Duration)]) -> Vec<(f64, f64)> {
     let mut points = vec![(0.0, 0.0)];
     for (at, age) in renewals {
@@ -164,9 +167,10 @@ fn count(number: u64) -> f64 {
     number as f64
 }
 
-/// The shortest step making a readable line.
+/// The shortest step for a readable line.
 const SECOND: Duration = Duration::from_secs(1);
-/// The most delays in a picture. The longest delay of client-go's default is the 19th.
+/// The most delays in a chart. With client-go's default, the 19th delay is the first of full
+/// length.
 const MOST_DELAYS: usize = 24;
 /// The most steps of a series after it is extended with zeros.
 const MOST_POINTS: usize = 2000;

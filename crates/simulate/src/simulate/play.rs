@@ -26,12 +26,12 @@ use crate::limit::Refusal;
 use crate::moment::Moment;
 use crate::random::Random;
 
-/// The result of simulating a scenario under some limits.
+/// The result of a scenario simulated under some limits.
 #[derive(Clone, Debug)]
 pub struct ScenarioRun {
     /// The name of the limits.
     pub limits: String,
-    /// The simulated time.
+    /// The simulated length of time.
     pub length: Duration,
     /// The counts of each controller.
     pub rows: Vec<Row>,
@@ -39,11 +39,11 @@ pub struct ScenarioRun {
     pub leases: Vec<LeaseRow>,
     /// The counts of all gates together.
     pub together: Together,
-    /// When the first retries were sent.
+    /// The times of the first retries.
     pub retries: Vec<Moment>,
-    /// How many retries were sent at the moment of the first.
+    /// The number of retries at the time of the first one.
     pub first_retries: u64,
-    /// When the run was stopped because of too many calls: the limits held nothing back.
+    /// When the run was stopped because of too many calls. Then the limits did not slow calls down.
     pub stopped: Option<Moment>,
 }
 
@@ -81,7 +81,7 @@ enum Event {
     Timeout { lease: usize, attempt: u64 },
 }
 
-/// A call under way.
+/// A simulated call, until its end.
 #[derive(Debug)]
 struct SimulatedCall {
     maker: Maker,
@@ -89,14 +89,14 @@ struct SimulatedCall {
     arrived: Moment,
     /// True if it repeats a failed call.
     is_retry: bool,
-    /// The number of repeats after a Retry-After.
+    /// The number of times the client repeated it because of a Retry-After.
     retries: u32,
-    /// Set once the call is sent, with the answer that will come. A call without a gate has no
-    /// receipt.
+    /// Set once the call is sent: the future response and, for a call through a gate, the gate's
+    /// record.
     sent: Option<(Option<SentCall>, ServerAnswer)>,
 }
 
-/// Who makes a call: a controller or the leader of a lease.
+/// The origin of a call: a controller's worker, or the leader of a lease.
 #[derive(Clone, Copy, Debug)]
 enum Maker {
     Worker { controller: usize, object: usize },
@@ -162,7 +162,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Makes a new call and lets it arrive at its gate.
+    /// Makes a new call and lets it arrive at its gate. Returns the call's index.
     fn call(&mut self, maker: Maker, read: ReadRequest, is_retry: bool) -> usize {
         let arrived = self.events.now;
         let index = self.calls.insert(SimulatedCall { maker, read, arrived, is_retry, retries: 0, sent: None });
@@ -183,7 +183,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Returns the gate a caller's calls go through, if any.
+    /// Returns the gate for a caller's calls; `None` if they bypass all gates.
     fn gate_of(&self, maker: Maker) -> Option<usize> {
         match maker {
             Maker::Worker { controller, .. } => self.controllers[controller].gate,
@@ -222,7 +222,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Gives a free seat of the API to the next call.
+    /// Gives a free seat of the API to the next waiting call.
     fn seat_next(&mut self) {
         let now = self.events.now;
         let Some(index) = self.server.next_call() else { return };
@@ -275,7 +275,7 @@ impl<'a> World<'a> {
     }
 }
 
-/// Returns the controllers, one for each replica.
+/// Returns the simulated controllers: one for each replica of those in the scenario.
 fn controllers(scenario: &Scenario, step: Duration) -> Vec<SimulatedController<'_>> {
     let mut all: Vec<SimulatedController<'_>> = Vec::new();
     let mut places = Vec::new();
@@ -293,7 +293,7 @@ fn controllers(scenario: &Scenario, step: Duration) -> Vec<SimulatedController<'
     all
 }
 
-/// Returns the length of one step of the counts: short enough for a picture.
+/// Returns the length of a step in the counts over time, short enough for a chart.
 fn step(length: Duration) -> Duration {
     let wanted = length.as_secs_f64() / 250.0;
     let steps = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5];
@@ -301,7 +301,7 @@ fn step(length: Duration) -> Duration {
     Duration::from_secs_f64(step)
 }
 
-/// The most calls in a run, in case the limits hold nothing back.
+/// The most calls of a run. Limits too loose to slow calls down would otherwise make it endless.
 const MOST_CALLS: u64 = 5_000_000;
-/// The most recorded moments of retries.
+/// The most times of retries to record.
 const MOST_RETRIES: usize = 2000;

@@ -1,8 +1,9 @@
-//! `tidegate recommend`: the smallest bucket under which no recorded call would have waited long.
+//! `tidegate recommend`: the smallest bucket without too long waits for the recorded calls.
 //!
-//! One pass over a log finds the smallest burst for each of many rates (`backlogs`). At most
-//! `rate + burst` calls leave in one second; the knee of the curve is the lowest rate at which that
-//! is within a tenth of its least. A [`replay`](super::replay) under the bucket then shows what the limiter would have done.
+//! One pass over a log finds the smallest burst for each of many rates (`backlogs`). In one second,
+//! at most the rate and the burst together are sent. The recommended point (the knee) is the lowest
+//! rate at which this number is within a tenth of its minimum. A [`replay`](super::replay) under
+//! that bucket then shows what the limiter would have done.
 
 mod backlogs;
 pub mod report;
@@ -22,34 +23,34 @@ use crate::status::text::duration;
 pub use self::backlogs::CurvePoint;
 pub(super) use self::backlogs::{Backlogs, knee, usual_rates};
 
-/// The demands on a recommended bucket.
+/// The requirements for a recommended bucket.
 #[derive(Clone, Copy, Debug)]
 pub struct Goal {
-    /// The longest wait of a call.
+    /// The longest wait allowed for a call.
     pub wait: Duration,
-    /// The percentage of calls to expect on top of the recorded ones.
+    /// The percentage of calls to expect in addition to the recorded ones.
     pub headroom: u32,
 }
 
-/// A recommended bucket.
+/// A recommended bucket, and the data behind it.
 #[derive(Clone, Debug)]
 pub struct Recommendation {
-    /// The calls considered.
+    /// The selection of calls from the log.
     pub selection: LogSelection,
-    /// The recommended point of the curve.
+    /// The recommended bucket, a point of the curve.
     pub knee: CurvePoint,
-    /// The smallest burst for each rate above the mean.
+    /// The curve: the smallest burst for each rate above the average.
     curve: Vec<CurvePoint>,
     goal: Goal,
     traffic: Traffic,
-    /// Counts of the read lines.
+    /// The counts of the lines read.
     pub read: ReadCounts,
 }
 
-/// A reason to recommend nothing.
+/// Why no bucket can be recommended.
 #[derive(Debug, thiserror::Error)]
 pub enum RecommendError {
-    /// The log has no such call.
+    /// The log has none of the selected calls.
     #[error(transparent)]
     Log(#[from] ReplayError),
     /// The log is too short.
@@ -58,7 +59,7 @@ pub enum RecommendError {
          calls (a restart, a resync, a deployment)"
     )]
     TooLittle(String),
-    /// A limit had shaped the log.
+    /// A limit was already in force when the log was recorded, and shaped its calls.
     #[error(
         "a limit was in force during this log, so its peaks are not those of the clients: {0}; \
          record again without it (shadow = true at a gate, QPS = -1 in client-go)"
@@ -66,10 +67,10 @@ pub enum RecommendError {
     Shaped(String),
 }
 
-/// Recommends a bucket for the selected calls, read as a gate with these limits would read them.
+/// Recommends a bucket for the selected calls. They are read as by a gate with these limits.
 ///
 /// # Errors
-/// The log has no such call, is too short, or was shaped by a limit.
+/// The log has none of the selected calls, is too short, or was shaped by a limit.
 pub fn recommend(
     recorded: Vec<RecordedLog<'_>>,
     selection: &LogSelection,
@@ -113,11 +114,11 @@ pub(super) struct Traffic {
     /// The calls that take tokens.
     calls: u64,
     tokens: u64,
-    /// The other calls.
+    /// The number of calls without a cost.
     exempt: u64,
-    /// The calls of the last second that take tokens.
+    /// The times of the last second's calls with a cost.
     second: VecDeque<Moment>,
-    /// The most calls in one second.
+    /// The largest number of calls within one second.
     peak: usize,
 }
 
@@ -147,7 +148,7 @@ impl Traffic {
 // === impl Limits ===
 
 impl Limits {
-    /// Returns the limits with another bucket for the whole gate.
+    /// Returns these limits with another bucket for the whole gate.
     #[must_use]
     pub fn with_bucket(&self, point: CurvePoint) -> Self {
         let mut limits = self.clone();
@@ -164,6 +165,6 @@ impl Limits {
     }
 }
 
-/// The least log to recommend from.
+/// The least length of a log to recommend from.
 const LEAST_TIME: Duration = Duration::from_secs(3600);
 const LEAST_CALLS: u64 = 100;

@@ -1,9 +1,10 @@
-//! Replays recorded calls under hypothetical limits, to predict waits and refusals.
+//! Replays recorded calls under hypothetical limits, to predict waiting times and refusals.
 //!
-//! Calls arrive as they did, and the upstream answers as it did, after the same time. Clients
-//! cannot react: a refused call does not come back, and a call that is admitted earlier does not
-//! make the next one come earlier. A call that was refused when it was recorded has no answer. If
-//! other limits admit it, it gets the last answer of its key, in the usual time of its class.
+//! Calls arrive when they did, and the upstream responds as it did, after the same time. Clients
+//! cannot react: a refused call is not repeated, and if a call is sent earlier, the next one still
+//! arrives when it did. A call that was refused in the recording has no response. If the
+//! hypothetical limits admit it, it gets the last response of its key, after the usual time of its
+//! class.
 
 mod candidate;
 mod log_entry;
@@ -23,7 +24,7 @@ use super::Limits;
 use super::tally::{LeaseRow, Row};
 use crate::moment::Moment;
 
-/// A call log, or an audit log.
+/// A recorded log: a gate's call log, or an audit log.
 #[derive(derive_more::Debug)]
 pub struct RecordedLog<'a> {
     /// The name to use in messages.
@@ -39,9 +40,9 @@ pub enum ReplayError {
     /// The log has none of the selected calls.
     #[error("the log has no call{of}{others}")]
     Nothing {
-        /// The gate and the caller.
+        /// The gate and the caller, as part of the message.
         of: String,
-        /// The other gates or callers of the log, or its first unreadable lines.
+        /// A hint for the message, such as the names of other gates in the log.
         others: String,
     },
 }
@@ -75,7 +76,7 @@ impl ReplayError {
     }
 }
 
-/// The calls as recorded, or as they would have been.
+/// The counts of the calls, either as recorded or as replayed under some limits.
 #[derive(Clone, Debug)]
 pub struct ReplayResult {
     /// The name of the limits, or "recorded".
@@ -86,7 +87,7 @@ pub struct ReplayResult {
     pub leases: LeaseRow,
     /// The number of leases.
     pub holders: usize,
-    /// The time from the first call to the last.
+    /// The time from the first call to the last one.
     pub length: Duration,
 }
 
@@ -104,16 +105,16 @@ impl ReplayResult {
 /// The results of a replay.
 #[derive(Clone, Debug)]
 pub struct Replays {
-    /// The calls as recorded, then the calls under each of the limits.
+    /// The counts as recorded, followed by those under each of the limits.
     pub replayed: Vec<ReplayResult>,
-    /// How many lines were read, and how many were not used.
+    /// The counts of the lines read, and of those not used.
     pub read: ReadCounts,
 }
 
 /// Replays the selected calls under each of the limits.
 ///
 /// # Errors
-/// The log has none of these calls.
+/// The log has none of the selected calls.
 pub fn replay(logs: Vec<RecordedLog<'_>>, calls: &LogSelection, limits: &[Limits]) -> Result<Replays, ReplayError> {
     let mut reader = LogReader::new(calls);
     let mut past = RecordedCalls::default();
@@ -128,7 +129,7 @@ pub fn replay(logs: Vec<RecordedLog<'_>>, calls: &LogSelection, limits: &[Limits
     Ok(Replays { replayed, read: reader.counts })
 }
 
-/// The calls as recorded.
+/// The counts of the calls as recorded.
 #[derive(Default)]
 struct RecordedCalls {
     rows: HashMap<String, Row>,
@@ -162,7 +163,7 @@ impl RecordedCalls {
     }
 }
 
-/// The renewals of each lease in the log.
+/// The renewals of each lease in a log.
 #[derive(Debug, Default)]
 struct Leases {
     renewed: HashMap<u64, Moment>,
@@ -172,7 +173,7 @@ struct Leases {
 // === impl Leases ===
 
 impl Leases {
-    /// Records an answer; it may be that to the renewal of a lease.
+    /// Counts a response, if it is to the renewal of a lease.
     fn answered(&mut self, record: &Record, status: u16, at: Moment) {
         let request = &record.request;
         let is_renewal =
@@ -193,9 +194,9 @@ impl Leases {
     }
 }
 
-/// The length of one step of the counts at first; it grows if the log is long.
+/// The initial length of a step in the counts over time. It grows if the log is long.
 const STEP: Duration = Duration::from_millis(100);
-/// The most leases counted separately. A process has a few.
+/// The most leases counted separately. A process usually has a few.
 const MOST_LEASES: usize = 10_000;
-/// The readable logs.
+/// A description of the readable kinds of logs.
 const LOGS: &str = "the call log of a gate (log.calls), or an audit log of kube-apiserver (audit.k8s.io/v1 JSON lines)";

@@ -11,7 +11,7 @@ use super::tally::{LeaseRow, Row};
 use crate::chart::{short, thousands};
 use crate::status::text::cut;
 
-/// Writes the table: a line for each of the limits and, if there are several, each controller.
+/// Formats the table: a line for each of the limits and, if there are several, each controller.
 #[must_use]
 pub fn table(played: &[ScenarioRun]) -> String {
     let mut text = String::from(HEADER);
@@ -61,7 +61,7 @@ pub fn table(played: &[ScenarioRun]) -> String {
     text
 }
 
-/// Returns what is remarkable about the results, in sentences.
+/// Returns remarkable findings in the results, each a sentence.
 #[must_use]
 pub fn findings(picture: &Picture, played: &[ScenarioRun]) -> Vec<String> {
     let findings = played.iter().filter_map(|one| Some(format!("{}: {}.", one.limits, finding(picture, one)?)));
@@ -124,7 +124,7 @@ fn finding(picture: &Picture, one: &ScenarioRun) -> Option<String> {
     })
 }
 
-/// Describes how the shared quota was used.
+/// Describes how much of the shared quota was used.
 fn together(one: &ScenarioRun) -> Option<String> {
     let Together { quota, sent, over, asks, .. } = one.together;
     let quota = quota?;
@@ -141,13 +141,14 @@ fn together(one: &ScenarioRun) -> Option<String> {
     Some(format!("{used:.0}% of the rate is used, {over} ({}){asks}", shares.join(", ")))
 }
 
-/// Writes the numbers over time: a line for each of the limits, each controller and each step.
+/// Formats the counts over time as CSV: a line for each of the limits, each controller and each
+/// step.
 #[must_use]
 pub fn csv(played: &[ScenarioRun]) -> String {
     csv_of("name", played.iter().map(|one| (one.limits.as_str(), one.rows.as_slice())))
 }
 
-/// Writes the rows of each of the limits over time; `name` is the heading of the column with their
+/// Formats rows of counts over time as CSV. `name` is the heading of the column with the rows'
 /// names.
 pub(super) fn csv_of<'a>(name: &str, all: impl Iterator<Item = (&'a str, &'a [Row])>) -> String {
     let mut text = format!("limits,{name},seconds,step_seconds,{}\n", Column::NAMES.join(","));
@@ -163,7 +164,7 @@ pub(super) fn csv_of<'a>(name: &str, all: impl Iterator<Item = (&'a str, &'a [Ro
     text
 }
 
-/// Returns what the table shows, for programs. Durations are seconds.
+/// Returns the numbers of the table, for programs. Durations are in seconds.
 #[must_use]
 pub fn json(played: &[ScenarioRun]) -> Value {
     let one = |one: &ScenarioRun| {
@@ -222,7 +223,7 @@ impl ScenarioRun {
     }
 }
 
-/// Returns the most calls in one second, as precisely as the steps allow.
+/// Returns the largest number of calls in one second, as precisely as the steps allow.
 pub(super) fn peak(row: &Row) -> u64 {
     let step = row.counts.step.as_nanos().max(1);
     let sent: Vec<u64> = row.counts.steps().map(|(_, counts)| counts[Column::Sent as usize]).collect();

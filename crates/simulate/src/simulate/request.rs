@@ -1,4 +1,4 @@
-//! Simulated requests, read and classified as the proxy does with real ones.
+//! Simulated requests, read and classified as the proxy reads real ones.
 
 use std::collections::HashMap;
 use std::hash::BuildHasher as _;
@@ -13,7 +13,7 @@ use crate::classify::{ApiKind, ClassifiedCall, Salt};
 use crate::limit::{Arrival, ClassId};
 use crate::spec::Gate;
 
-/// A request to simulate, described by its parts.
+/// The parts of a request to simulate.
 #[derive(Clone, Copy, Debug, Default, Hash)]
 pub(super) struct Request<'a> {
     pub(super) verb: Verb,
@@ -28,7 +28,7 @@ pub(super) struct Request<'a> {
     pub(super) dry_run: bool,
 }
 
-/// A request as a gate reads it.
+/// A request as read by a gate.
 #[derive(Clone, Debug)]
 pub(super) struct ReadRequest {
     pub(super) class: ClassId,
@@ -38,7 +38,7 @@ pub(super) struct ReadRequest {
     pub(super) flow_name: Rc<str>,
 }
 
-/// Reads simulated requests under a gate's rules. Its hashes are the same in every run.
+/// Reads simulated requests by a gate's rules. Its hashes are the same in every run.
 #[derive(Debug)]
 pub(super) struct RequestReader {
     salt: Salt,
@@ -49,7 +49,7 @@ pub(super) struct RequestReader {
 // === impl Request ===
 
 impl Request<'_> {
-    /// Returns the request line and the headers.
+    /// Returns the request's method, URI and headers.
     pub(super) fn head(&self, kind: ApiKind) -> (Method, Uri, HeaderMap) {
         let method = match self.verb {
             Verb::Create => Method::POST,
@@ -131,14 +131,14 @@ impl RequestReader {
 // === impl ReadRequest ===
 
 impl ReadRequest {
-    /// Returns the call in the form for the limiter.
+    /// Returns the call in the form required by the limiter.
     pub(super) fn arrival(&self) -> Arrival<'_> {
         let arrival = self.classified.arrival(self.key, &self.flow_name);
         Arrival { class: self.class, group: self.group, ..arrival }
     }
 
-    /// Returns what an answer means under a gate's settings; `by_apf` is true for a refusal by API
-    /// priority and fairness.
+    /// Returns the meaning of a response under a gate's settings. `by_apf` is true for a refusal by
+    /// API priority and fairness.
     pub(super) fn answer(&self, gate: &Gate, status: u16, retry_after: Option<Duration>, by_apf: bool) -> Answer {
         let status = StatusCode::from_u16(status).unwrap_or(StatusCode::OK);
         let seconds = retry_after.map(|after| (header::RETRY_AFTER, HeaderValue::from(whole_seconds(after))));
@@ -152,12 +152,12 @@ impl ReadRequest {
         })
     }
 
-    /// Returns what it means that the client left, `upstream_for` after the call was sent.
+    /// Returns the meaning of a client hanging up, `upstream_for` after the call was sent.
     pub(super) fn left(&self, gate: &Gate, upstream_for: Duration) -> Answer {
         self.judge(gate, |failures| outcome::left(failures, &self.classified.call, upstream_for))
     }
 
-    /// Returns what it means that no answer came.
+    /// Returns the meaning of a missing response.
     pub(super) fn lost(&self, gate: &Gate) -> Answer {
         self.judge(gate, |failures| outcome::lost(failures, &self.classified.call))
     }
@@ -167,12 +167,12 @@ impl ReadRequest {
     }
 }
 
-/// Returns a duration in whole seconds, rounded up, as Retry-After gives it.
+/// Returns a duration in whole seconds, rounded up, as in Retry-After.
 pub(super) fn whole_seconds(duration: Duration) -> u64 {
     duration.as_secs() + u64::from(duration.subsec_nanos() > 0)
 }
 
-/// An answer that teaches the limiter nothing.
+/// A response without any information for the limiter.
 pub(super) const NOTHING: Answer = Answer::new(Outcome::Abandoned, None);
-/// A header in answers from API priority and fairness.
+/// A header of responses by API priority and fairness.
 const FLOW_SCHEMA: HeaderName = HeaderName::from_static("x-kubernetes-pf-flowschema-uid");

@@ -1,38 +1,38 @@
-//! Counts over time in bounded memory: if there are too many steps, each two become one.
+//! Counts over time in bounded memory. If there are too many steps, pairs of them are merged.
 
 use std::time::Duration;
 
 use crate::moment::Moment;
 
-/// The most steps.
+/// The most steps of a series.
 const MOST: usize = 2000;
 
-/// What is counted in each step.
+/// A quantity counted in each step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Column {
-    /// Arrived calls.
+    /// The number of arrived calls.
     Arrived,
-    /// Calls sent upstream.
+    /// The number of calls sent upstream.
     Sent,
-    /// Retries of failed calls sent upstream.
+    /// The number of retries of failed calls sent upstream.
     Retries,
-    /// Calls the upstream answered with a failure.
+    /// The number of calls with a failure response of the upstream.
     Failed,
-    /// Calls the gate refused.
+    /// The number of calls refused by the gate.
     Refused,
-    /// The waits of the sent calls, in microseconds.
+    /// The sum of the waiting times of sent calls, in microseconds.
     Waited,
 }
 
 impl Column {
-    /// The name of each column, in order.
+    /// The names of the columns, in order.
     pub(super) const NAMES: [&'static str; 6] = ["arrived", "sent", "retries", "failed", "refused", "waited_us"];
 }
 
-/// The value of each column in one step.
+/// The values of the columns in one step.
 pub(super) type Counts = [u64; Column::NAMES.len()];
 
-/// Counts for each step of time.
+/// The counts in each step of time.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Series {
     /// The length of a step.
@@ -43,7 +43,7 @@ pub(super) struct Series {
 // === impl Series ===
 
 impl Series {
-    /// Creates a series with steps of this length, until they no longer fit.
+    /// Creates a series with steps of this length. If there are too many steps, they become longer.
     pub(super) fn new(step: Duration) -> Self {
         Self { step: step.max(Duration::from_millis(1)), counts: Vec::new() }
     }
@@ -62,19 +62,19 @@ impl Series {
         self.counts[index][column as usize] += many;
     }
 
-    /// Returns every step: its start and its counts.
+    /// Returns each step: its start and its counts.
     pub(super) fn steps(&self) -> impl Iterator<Item = (Duration, &Counts)> {
         (0_u32..).zip(&self.counts).map(|(index, counts)| (self.step * index, counts))
     }
 
-    /// Merges steps until they are at least this long.
+    /// Merges pairs of steps until each is at least this long.
     fn at_least(&mut self, step: Duration) {
         while self.step < step {
             self.halve();
         }
     }
 
-    /// Returns the sum of several series, in steps of at least `least`.
+    /// Returns the sum of several series, with steps of at least `least`.
     pub(super) fn sum<'a>(all: impl Iterator<Item = &'a Self> + Clone, least: Duration) -> Self {
         let step = all.clone().map(|series| series.step).fold(least, Duration::max);
         let mut sum = Self::new(step);

@@ -9,17 +9,17 @@ use crate::config::scenario::{self, Jump};
 use crate::limit::{Ask, AskId, BucketPart, Ledger, StoreAnswer, StoreFailure};
 use crate::moment::Moment;
 
-/// The simulated buckets, and the network between them and the gates.
+/// The simulated store of shared buckets, and its network to the gates.
 #[derive(Debug)]
 pub(super) struct SimulatedStore {
     spec: scenario::StoreModel,
     buckets: Buckets,
-    /// Copies of the buckets, to return to when the scenario loses data; by the index of the loss.
+    /// Copies of the buckets, restored when the scenario loses data; by the index of the loss.
     copies: BTreeMap<usize, Buckets>,
-    /// How far the store's clock has jumped, in microseconds.
+    /// The store's clock less the virtual time, in microseconds.
     clock: i64,
     agenda: Agenda<Event>,
-    /// The number of requests from all gates.
+    /// The number of requests answered, from all gates.
     pub(super) asks: u64,
 }
 
@@ -31,7 +31,7 @@ enum Event {
     Request(usize, Box<Ask>, Moment),
     /// The store's reply reaches the gate.
     Reply(StoreReply),
-    /// A copy is made, for a later loss of data.
+    /// The buckets are copied, to be restored in a later loss of data.
     Copy(usize),
     Loss(usize),
     ClockJump(usize),
@@ -64,7 +64,7 @@ impl SimulatedStore {
         Self { spec: spec.clone(), buckets, copies, clock: BEGAN, agenda, asks: 0 }
     }
 
-    /// Sends a gate's request.
+    /// Sends a request of a gate to the store.
     pub(super) fn ask(&mut self, gate: usize, ask: Ask, now: Moment) {
         let late = StoreReply { gate, asked: ask.asked, answer: Err(StoreFailure::Unreachable), sent: now };
         self.agenda.add(now + self.spec.timeout, Event::Reply(late));
@@ -76,7 +76,7 @@ impl SimulatedStore {
         self.agenda.next()
     }
 
-    /// Simulates the next event. Returns a reply, if one reaches a gate.
+    /// Simulates the next event. Returns a reply, if the event is its arrival at a gate.
     pub(super) fn advance(&mut self) -> Option<StoreReply> {
         let (now, event) = self.agenda.take(Moment::MAX)?;
         match event {
@@ -111,5 +111,5 @@ impl SimulatedStore {
     }
 }
 
-/// The store's clock at the start, in microseconds: some moment of this century.
+/// The store's clock at the start, in microseconds: an arbitrary moment of this century.
 const BEGAN: i64 = 1_800_000_000_000_000;

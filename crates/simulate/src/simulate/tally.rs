@@ -1,4 +1,4 @@
-//! The counts of a simulation or a replay.
+//! The counts of calls in a simulation or a replay.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use super::series::{Column, Series};
 use crate::limit::Reason;
 use crate::moment::Moment;
 
-/// The counts of one controller, or one class.
+/// The counts of one controller or one class.
 #[derive(Clone, Debug, Default)]
 pub struct Row {
     /// The name of the controller or class.
@@ -18,14 +18,14 @@ pub struct Row {
     pub sent: u64,
     /// The number of retries sent upstream.
     pub retries: u64,
-    /// How many objects had changed and not been reconciled at the end.
+    /// The number of objects changed but not reconciled by the end.
     pub unreconciled: u64,
     pub(super) failed: u64,
     pub(super) gave_up: u64,
     refusals: [u64; Reason::ALL.len()],
-    /// How long the sent calls had waited; zero if they had not.
+    /// The waiting times of the sent calls; zero for calls sent at once.
     pub waits: Histogram,
-    /// The times from an object's change to the end of its reconcile.
+    /// The times from the change of an object to the end of its reconcile.
     pub reconciled: Histogram,
     /// The numbers of calls and of retries sent in the first second.
     pub(super) early: [u64; 2],
@@ -39,11 +39,11 @@ pub struct LeaseRow {
     pub name: String,
     /// The number of successful renewals.
     pub renewals: u64,
-    /// The longest time without a renewal.
+    /// The longest time between renewals.
     pub longest: Duration,
-    /// How often the deadline was missed.
+    /// The number of times the deadline was missed.
     pub lost: u64,
-    /// The times of renewals, each with the time since the renewal before.
+    /// The time of each renewal, with the time since the renewal before it.
     pub(super) ages: Vec<(Duration, Duration)>,
 }
 
@@ -102,7 +102,7 @@ impl Row {
 // === impl LeaseRow ===
 
 impl LeaseRow {
-    /// Records a renewal after `age`.
+    /// Records a renewal at `at`; `age` is the time since the one before it.
     pub(super) fn renewed(&mut self, at: Moment, age: Duration) {
         self.renewals += 1;
         self.longest = self.longest.max(age);
@@ -112,5 +112,5 @@ impl LeaseRow {
     }
 }
 
-/// The most renewals to remember: more than a picture shows.
+/// The most renewals to record: more than a chart can show.
 const MOST_AGES: usize = 2000;

@@ -1,15 +1,15 @@
-//! The numbers of a built-in scenario, as typed: `objects=500 length=1m`.
+//! The parameters of a built-in scenario, as typed by the user: `objects=500 length=1m`.
 
 use std::time::Duration;
 
 use crate::api::duration;
 use crate::config::did_you_mean;
 
-/// The numbers of a scenario, all present and valid.
+/// The parameters of a scenario: all are present and valid.
 #[derive(Clone, Debug)]
 pub(super) struct Parameters(Vec<(&'static str, String)>);
 
-/// What is wrong with a number given for a scenario.
+/// An error in the parameters given for a scenario.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct WrongParameter(pub(super) String);
@@ -17,7 +17,7 @@ pub struct WrongParameter(pub(super) String);
 // === impl Parameters ===
 
 impl Parameters {
-    /// Reads the numbers given; `known` lists all with their defaults.
+    /// Reads the given parameters. `known` lists all parameters with their defaults.
     pub(super) fn read(scenario: &str, known: &'static str, given: &[String]) -> Result<Self, WrongParameter> {
         let known = known.split(' ').filter_map(|one| one.split_once('='));
         let mut all: Vec<_> = known.map(|(key, value)| (key, value.to_owned())).collect();
@@ -59,7 +59,7 @@ impl Parameters {
     }
 }
 
-/// Returns a value in the form the configuration takes.
+/// Checks the value of a parameter, and returns it in the form for a configuration.
 ///
 /// # Errors
 /// The expected form, if the value has another.

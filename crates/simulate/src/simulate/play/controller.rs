@@ -14,9 +14,9 @@ pub(super) struct SimulatedController<'a> {
     pub(super) row: Row,
     /// The settings from the scenario.
     pub(super) spec: &'a scenario::ControllerModel,
-    /// The index of the gate for the controller's calls; `None` for calls to the API itself.
+    /// The index of the gate for the controller's calls; `None` if it calls the API directly.
     pub(super) gate: Option<usize>,
-    /// The index of the controller whose queue and workers this one uses, usually its own.
+    /// The index of the owner of the queue and workers; usually this controller.
     owner: usize,
     /// The index of the controller's first object in that queue.
     first: usize,
@@ -24,10 +24,10 @@ pub(super) struct SimulatedController<'a> {
     objects: Vec<Object>,
 }
 
-/// The state of a controller's object.
+/// The state of an object of a controller.
 #[derive(Clone, Copy, Debug, Default)]
 struct Object {
-    /// The index of the call under way among those of its reconcile.
+    /// The index of the current call in the list of a reconcile's calls.
     call: usize,
     /// True if the object's last call was answered with a failure.
     has_failed: bool,
@@ -38,7 +38,7 @@ struct Object {
 // === impl SimulatedController ===
 
 impl<'a> SimulatedController<'a> {
-    /// Creates replica `copy` of a controller.
+    /// Creates a replica of a controller; `copy` is its index.
     pub(super) fn new(spec: &'a scenario::ControllerModel, copy: usize, step: Duration) -> Self {
         let name = if spec.replicas > 1 { format!("{} {}", spec.name, copy + 1) } else { spec.name.clone() };
         let limiter = match spec.requeue {
@@ -66,7 +66,7 @@ impl<'a> SimulatedController<'a> {
         self.row
     }
 
-    /// Lets the last of these controllers use the queue and workers of `owner`, perhaps its own.
+    /// Adds the last of these controllers to the queue and workers of `owner`, perhaps its own.
     pub(super) fn join(all: &mut [Self], owner: usize) {
         let last = all.len() - 1;
         if owner != last {
@@ -88,7 +88,7 @@ impl World<'_> {
         self.events.schedule(Moment::ZERO + at, Event::Change(index));
     }
 
-    /// Returns a random time to the next of independent events at `rate`.
+    /// Returns the random time until the next of independent events with this average rate.
     fn gap(&mut self, rate: f64) -> Duration {
         let gap = -(1.0 - self.random.fraction()).ln() / rate;
         Duration::try_from_secs_f64(gap).unwrap_or(Duration::MAX)
@@ -120,7 +120,7 @@ impl World<'_> {
         self.controllers[owner].workers.queue.add(item, now);
     }
 
-    /// Gives an object to every idle worker.
+    /// Starts a reconcile on every idle worker, as long as objects are due.
     pub(super) fn start_reconciles(&mut self, index: usize) {
         let owner = self.controllers[index].owner;
         while let Ok(item) = self.controllers[owner].workers.start(self.events.now) {
@@ -170,7 +170,7 @@ impl World<'_> {
         self.finish(index, object, ReconcileResult::Done);
     }
 
-    /// Ends a reconcile because the upstream answered with a failure.
+    /// Ends a reconcile after a failure response of the upstream.
     pub(super) fn failed(&mut self, index: usize, object: usize) {
         let controller = &mut self.controllers[index];
         controller.row.failed(self.events.now);
@@ -178,7 +178,7 @@ impl World<'_> {
         self.finish(index, object, ReconcileResult::Failed);
     }
 
-    /// Ends a reconcile because the gate refused a call.
+    /// Ends a reconcile after a refusal by the gate.
     pub(super) fn refused_at(&mut self, index: usize, object: usize, retry_at: Moment) {
         let at_once = self.controllers[index].spec.requeue == Requeue::AtOnce;
         self.finish(

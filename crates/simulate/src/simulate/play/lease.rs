@@ -13,7 +13,7 @@ use crate::simulate::tally::LeaseRow;
 pub(super) struct Lease {
     row: LeaseRow,
     holder: LeaseHolder,
-    /// The number of the call under way.
+    /// The index of the current call.
     call: usize,
 }
 

@@ -1,4 +1,4 @@
-//! The API of a scenario, with a response time, a capacity or seats, and periods of failure.
+//! The API of a scenario, with its response time, capacity or seats, and periods of failure.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -10,30 +10,30 @@ use crate::moment::Moment;
 #[derive(Debug)]
 pub(super) struct Server<'a> {
     spec: &'a Upstream,
-    /// The time between two calls at full load.
+    /// The time between two calls at full load; `None` without a capacity.
     gap: Option<Duration>,
-    /// When all calls accepted so far will have been served.
+    /// When the API will have served all calls accepted so far.
     free: Moment,
-    /// The number of calls being served (in seats).
+    /// The number of calls in seats: they are being served.
     seated: u32,
-    /// The flows with waiting calls, in the order of their turns.
+    /// The flows with waiting calls. The first one is served next.
     waiting: VecDeque<WaitingFlow>,
 }
 
-/// The waiting calls of one controller, a flow in API priority and fairness.
+/// The waiting calls of one controller: a flow, in terms of API priority and fairness.
 #[derive(Debug)]
 struct WaitingFlow {
     controller: usize,
     calls: VecDeque<usize>,
 }
 
-/// A coming answer: its status and its moment.
+/// A future response: its status and its time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct ServerAnswer {
     pub(super) at: Moment,
     pub(super) status: u16,
     pub(super) retry_after: Option<Duration>,
-    /// True if the end of the call frees a seat.
+    /// True if the call occupies a seat until its end.
     pub(super) seated: bool,
 }
 
@@ -45,8 +45,10 @@ impl<'a> Server<'a> {
         Self { spec, gap, free: Moment::ZERO, seated: 0, waiting: VecDeque::new() }
     }
 
-    /// Accepts a call of a controller. Returns its answer, unless it waits for a seat: flows have
-    /// turns, as in priority and fairness, and leases have seats of their own.
+    /// Accepts a call of a controller, for an API with seats. Returns its response, or `None` if
+    /// the call waits for a seat.
+    ///
+    /// Controllers take turns, as in API priority and fairness. Leases have seats of their own.
     pub(super) fn accept(&mut self, now: Moment, call: usize, controller: usize, status: u16) -> Option<ServerAnswer> {
         let seats = self.spec.seats?;
         if self.seated < seats {
@@ -62,7 +64,8 @@ impl<'a> Server<'a> {
         None
     }
 
-    /// Frees a seat. Returns the waiting call to have it, if any.
+    /// Returns the next waiting call, to take over the seat of a call just ended. If no call waits,
+    /// frees the seat.
     pub(super) fn next_call(&mut self) -> Option<usize> {
         let Some(mut flow) = self.waiting.pop_front() else {
             self.seated -= 1;
@@ -75,17 +78,18 @@ impl<'a> Server<'a> {
         call
     }
 
-    /// Returns the answer to a call in a seat.
+    /// Returns the response to a call given a seat now.
     pub(super) fn seat(&self, now: Moment, status: u16) -> ServerAnswer {
         ServerAnswer { at: now + self.spec.latency, status, retry_after: None, seated: true }
     }
 
-    /// Returns true if the number of calls served at a time is limited (seats).
+    /// Returns true if the API limits the number of calls served at a time, by seats.
     pub(super) fn has_seats(&self) -> bool {
         self.spec.seats.is_some()
     }
 
-    /// Accepts a call, to a controller's object or to a lease (`None`), and returns its answer.
+    /// Accepts a call without a seat, and returns its response. `object` is the controller and the
+    /// index of its object; `None` for a lease.
     pub(super) fn answer(&mut self, now: Moment, object: Option<(&ControllerModel, usize)>) -> ServerAnswer {
         let status = object.map_or(200, |(controller, object)| self.status(now, controller, object));
         let Some(gap) = self.gap else {
@@ -113,7 +117,7 @@ impl<'a> Server<'a> {
 // === impl ServerAnswer ===
 
 impl ServerAnswer {
-    /// Returns the answer to a call beyond the capacity.
+    /// Returns the response to a call beyond the capacity.
     const fn rejection() -> Self {
         Self { at: Moment::ZERO, status: 429, retry_after: Some(Duration::from_secs(1)), seated: false }
     }
@@ -124,12 +128,12 @@ fn float(objects: usize) -> f64 {
     u32::try_from(objects).unwrap_or(u32::MAX).into()
 }
 
-/// The longest wait inside the API; it rejects further calls, as kube-apiserver's flow control
+/// The longest wait inside the API. It rejects further calls, as kube-apiserver's flow control
 /// does.
 const FULL: Duration = Duration::from_secs(1);
-/// The most waiting calls of a flow: kube-apiserver gives a flow six queues of fifty.
+/// The most waiting calls of a controller. In kube-apiserver, a flow has six queues of fifty calls.
 const MOST_WAITING: usize = 300;
-/// The time to reject a call.
+/// The time until a rejection.
 const REJECTED: Duration = Duration::from_millis(1);
 
 #[cfg(test)]

@@ -1,23 +1,23 @@
-//! The calls of all gates together, compared with the quota of the upstream.
+//! The counts of all gates together, compared with the quota of the upstream.
 
 use crate::config::scenario::UpstreamQuota;
 use crate::moment::Moment;
 
-/// The calls of all gates together.
+/// The counts of all gates together.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Together {
     /// The number of gates.
     pub gates: usize,
     /// The quota of the upstream.
     pub quota: Option<UpstreamQuota>,
-    /// The number of calls sent, without those of leases.
+    /// The number of calls sent by controllers; those for leases are not counted.
     pub sent: u64,
-    /// The most calls beyond the quota's burst and rate in any time window.
+    /// The largest number of calls beyond the quota (burst and rate) in any time window.
     pub over: f64,
-    /// The number of requests to the store.
+    /// The number of the gates' requests to the store.
     pub asks: u64,
-    /// The least difference so far between the calls sent and those allowed by the quota's rate:
-    /// the busiest time window begins there.
+    /// The smallest value so far of calls sent less calls allowed by the quota's rate. The busiest
+    /// time window begins at that point.
     pub(super) least: f64,
 }
 

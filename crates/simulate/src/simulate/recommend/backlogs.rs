@@ -1,20 +1,20 @@
-//! The backlogs of buckets of many rates, in one pass over the calls.
+//! Computes the smallest burst for many rates, in one pass over the calls.
 //!
-//! The backlog of a rate grows by the tokens of each call and drains at the rate. A bucket of that
-//! rate with `burst` tokens lets a call wait for `(backlog - burst) / rate`. So the smallest burst
-//! under which no call waits longer than `wait` is the highest backlog less `rate * wait`. The
-//! numbers are whole, so that the result is exact.
+//! The backlog at a rate grows by the tokens of each call, and shrinks at that rate. In a bucket
+//! with this rate and a burst, a call waits for `(backlog - burst) / rate`. So the smallest burst
+//! under which no call waits longer than `wait` is the highest backlog less `rate * wait`. All
+//! numbers are whole numbers, so that the result is exact.
 
 use std::time::Duration;
 
 use crate::moment::Moment;
 
-/// The highest backlogs so far.
+/// The backlogs at several rates.
 #[derive(Debug)]
 pub(in crate::simulate) struct Backlogs {
     /// The units of one token, headroom included.
     token: u64,
-    /// The most tokens of one call. Every call waits until as many are there.
+    /// The most tokens of one call. Every call waits until the bucket has this many.
     largest: u64,
     last: Moment,
     rates: Vec<RateBacklog>,
@@ -23,18 +23,18 @@ pub(in crate::simulate) struct Backlogs {
 /// The backlog at one rate.
 #[derive(Clone, Copy, Debug)]
 struct RateBacklog {
-    /// Tokens in 100 seconds: a nanosecond drains as many units.
+    /// The rate, in tokens per 100 seconds. It is also the units drained per nanosecond.
     rate: u32,
     level: u64,
     highest: u64,
 }
 
-/// A bucket under which no call waits too long.
+/// The smallest bucket of some rate without too long waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CurvePoint {
-    /// Tokens in 100 seconds.
+    /// The rate, in tokens per 100 seconds.
     pub rate: u32,
-    /// The smallest burst.
+    /// The burst, the smallest for this rate.
     pub burst: u64,
 }
 
@@ -104,7 +104,8 @@ pub(in crate::simulate) fn usual_rates() -> impl Iterator<Item = u32> {
     (0..6).flat_map(|power| [10, 12, 15, 20, 25, 30, 40, 50, 60, 80].map(|rate| rate * 10_u32.pow(power)))
 }
 
-/// The units of a token: a rate is in tokens per 100 s, a time in nanoseconds.
+/// The units of backlog for one token. This fits a rate in tokens per 100 s and a time in
+/// nanoseconds.
 const TOKEN: u64 = 100_000_000_000;
 
 #[cfg(test)]

@@ -1,11 +1,11 @@
-//! The recommendation as text: the curve, the bucket as TOML, and its replay.
+//! The recommendation as text: the curve, the bucket as TOML, and the result of its replay.
 
 use super::Recommendation;
 use crate::chart::{short, thousands};
 use crate::simulate::replay::Replays;
 use crate::status::text::{duration, number};
 
-/// Writes what was read, and the curve around its knee.
+/// Describes the calls read, and lists the curve near its knee.
 #[must_use]
 pub fn curve(found: &Recommendation) -> String {
     let gate = &found.selection.gate;
@@ -24,7 +24,7 @@ pub fn curve(found: &Recommendation) -> String {
     text
 }
 
-/// Writes the bucket as TOML, with the proof of each number.
+/// Formats the bucket as TOML, with comments about the choice of each number.
 #[must_use]
 pub fn toml(found: &Recommendation) -> String {
     let counted = match found.goal.headroom {
@@ -44,7 +44,7 @@ pub fn toml(found: &Recommendation) -> String {
     )
 }
 
-/// Writes what the limiter would have done, for calls replayed under the recommended bucket.
+/// Describes what the limiter would have done with the recorded calls under the recommended bucket.
 #[must_use]
 pub fn replayed(found: &Recommendation, replays: &Replays) -> String {
     let rows = replays.replayed.last().map_or(&[][..], |one| &one.rows);
@@ -64,5 +64,5 @@ pub fn replayed(found: &Recommendation, replays: &Replays) -> String {
 }
 
 const HEADER: &str = "  calls/s     burst   most in one second\n";
-/// The rows on each side of the knee.
+/// The rows of the curve to list on each side of the knee.
 const AROUND: usize = 5;

@@ -1,4 +1,4 @@
-//! Signs that a limit had shaped the calls of a log: its peaks are then not the clients' own.
+//! Signs of a limit in force while a log was recorded: its peaks are then not the clients' own.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -9,14 +9,14 @@ use crate::limit::Reason;
 use crate::moment::Moment;
 use crate::simulate::replay::{CallEnd, Record};
 
-/// The counts of calls with such a sign.
+/// The number of calls with signs of a limit.
 #[derive(Debug, Default)]
 pub(super) struct Shape {
     calls: u64,
-    /// By the limit.
+    /// The number of such calls for each limit.
     shaped: BTreeMap<String, u64>,
     last: Moment,
-    /// The gap between evenly spaced calls, and their number.
+    /// The time between calls in the current run of evenly spaced calls.
     gap: Duration,
     run: u64,
 }
@@ -41,7 +41,8 @@ impl Shape {
         limit.into_iter().for_each(|limit| *self.shaped.entry(limit).or_insert(0) += 1);
     }
 
-    /// Returns the limit met by most calls, if they are too many.
+    /// Returns a description of the limit met by most calls, if these are too many to recommend a
+    /// bucket.
     pub(super) fn limit(&self) -> Option<String> {
         let (limit, count) = self.shaped.iter().max_by_key(|(_, count)| **count)?;
         let is_too_much = count.saturating_mul(ONE_IN) > self.calls;
@@ -49,15 +50,16 @@ impl Shape {
     }
 }
 
-/// Names a reason, unless it follows a failure.
+/// Describes a reason for waiting; `None` if it is a consequence of failures.
 fn of_gate(reason: Reason) -> Option<String> {
     let fails = matches!(reason, Reason::Backoff | Reason::OneAtATime | Reason::RetryBucket | Reason::Trial);
     (!fails).then(|| format!("the gate's own limit (`{reason}`)"))
 }
 
-/// The share of calls that a limit may have shaped: the same that may wait too long.
+/// At most one in this many calls may show signs of a limit. The same share of calls may wait too
+/// long.
 const ONE_IN: u64 = 1000;
-/// More equal gaps in a row than chance explains.
+/// The longest run of evenly spaced calls explained by chance.
 const LONG_RUN: u64 = 100;
-/// The gaps of limits inside clients: 4 to 500 calls a second.
+/// The times between calls under a limit inside a client: 4 to 500 calls a second.
 const GAPS: RangeInclusive<Duration> = Duration::from_millis(2)..=Duration::from_millis(250);

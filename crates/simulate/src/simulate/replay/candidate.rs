@@ -1,4 +1,4 @@
-//! A gate with other limits, for a replay of recorded calls.
+//! A hypothetical gate with other limits, for a replay of recorded calls.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -18,41 +18,41 @@ use crate::simulate::event_loop::{EventLoop, LoopEvent, ONLY, SentCall};
 use crate::simulate::request::{NOTHING, ReadRequest, Request, RequestReader};
 use crate::simulate::tally::Row;
 
-/// A gate under limits, and its calls under way.
+/// A hypothetical gate, and its unfinished calls.
 pub(in crate::simulate) struct Candidate<'a> {
     limits: &'a Limits,
     events: EventLoop<Event>,
     reader: RequestReader,
-    /// The calls under way, by the number of their arrival.
+    /// The unfinished calls, by the number of their arrival.
     calls: HashMap<usize, ReplayedCall>,
     arrivals: usize,
     /// The counts of each class.
     rows: Vec<Row>,
-    /// How long the upstream took lately, by class.
+    /// The usual response time of the upstream in each class, averaged over recent calls.
     usual: Vec<Duration>,
-    /// The last failure of each key.
+    /// The last response for each key, if it was a failure: its status and Retry-After.
     failed: HashMap<Key, (u16, Option<Duration>)>,
     leases: Leases,
 }
 
 #[derive(Debug)]
 enum Event {
-    /// The upstream answers this call, or the call is lost.
+    /// The upstream responds to this call, or the call is lost.
     Ended(usize),
-    /// The body of an answer ends and frees this slot.
+    /// The body of a response ends, and this slot is free again.
     BodyEnded(Slot),
-    /// The client of this call leaves.
+    /// The client of this call hangs up.
     GivesUp(usize),
 }
 
-/// A call under way.
+/// An unfinished call.
 struct ReplayedCall {
     record: Record,
     read: ReadRequest,
     key: Option<Key>,
     sent: Option<SentCall>,
     sent_at: Moment,
-    /// The end of the call, if it is sent.
+    /// How the call will end, if it is sent.
     ending: CallEnd,
 }
 
@@ -74,7 +74,7 @@ impl<'a> Candidate<'a> {
         }
     }
 
-    /// Simulates everything up to a call's arrival, then lets the call arrive.
+    /// Simulates everything before a call, then the call's arrival.
     pub(super) fn arrive(&mut self, record: &Record) {
         self.play(record.at);
         let now = self.events.now.max(record.at);
@@ -111,14 +111,14 @@ impl<'a> Candidate<'a> {
         self.play(now);
     }
 
-    /// Simulates everything that remains, and returns the counts.
+    /// Simulates everything still to come. Returns the counts.
     pub(super) fn end(mut self, length: Duration) -> ReplayResult {
         self.play(Moment::MAX);
         self.rows.retain(|row| row.arrived > 0);
         ReplayResult::new(&self.limits.name, self.rows, self.leases, length)
     }
 
-    /// Simulates everything up to `until`, each event at its own time.
+    /// Simulates everything up to `until`, each event at its time.
     fn play(&mut self, until: Moment) {
         while let Some(happening) = self.events.next(until) {
             match happening {
@@ -169,7 +169,7 @@ impl<'a> Candidate<'a> {
         self.events.schedule(now + after, Event::Ended(index));
     }
 
-    /// Handles the answer to a call, or the end of a call without one.
+    /// Handles the response to a call, or its end without one.
     fn ended(&mut self, index: usize) {
         let now = self.events.now;
         let Some(mut call) = self.calls.remove(&index) else { return };
@@ -192,7 +192,7 @@ impl<'a> Candidate<'a> {
         }
     }
 
-    /// Counts an answer, and remembers it for later calls of its key if it is a failure.
+    /// Counts a response. If it is a failure, records it for later calls of the same key.
     fn count(&mut self, call: &ReplayedCall, status: u16, retry_after: Option<Duration>) {
         self.leases.answered(&call.record, status, self.events.now);
         let failed = is_failure(status);
@@ -207,7 +207,7 @@ impl<'a> Candidate<'a> {
         }
     }
 
-    /// Returns the tokens of the gate's bucket that a recorded call takes; zero if it takes none.
+    /// Returns the number of tokens for a recorded call from the gate's bucket; may be zero.
     pub(in crate::simulate) fn tokens(&mut self, record: &Record) -> u16 {
         let read = self.read(record);
         let call = read.arrival();
@@ -221,7 +221,7 @@ impl<'a> Candidate<'a> {
         class.cost.of(call.cost).min(largest)
     }
 
-    /// Returns a recorded call as this gate reads it.
+    /// Returns a recorded call as this gate would read it.
     fn read(&mut self, record: &Record) -> ReadRequest {
         let recorded = &record.request;
         let request = Request {
@@ -245,8 +245,8 @@ impl<'a> Candidate<'a> {
         read
     }
 
-    /// Returns the class of a recorded call: by the rules, or the class of the same name if the log
-    /// lacks what the rules need.
+    /// Returns the class of a recorded call: by the gate's rules or, if these need more than the
+    /// log has, the class of the recorded name.
     fn class(&self, recorded: &RecordedRequest, by_rules: ClassId) -> ClassId {
         let classes = self.limits.gate.policy.classes.iter().zip(0_u16..);
         let mut named = classes.filter(|(class, _)| *class.name == *recorded.class).map(|(_, id)| ClassId(id));
@@ -268,12 +268,12 @@ impl ReplayedCall {
     }
 }
 
-/// Returns true for a status counting as a failure.
+/// Returns true if a response with this status counts as a failure.
 pub(super) fn is_failure(status: u16) -> bool {
     status >= 500 || status == 429
 }
 
-/// How long the upstream is assumed to take, before any time is known.
+/// The response time to assume for the upstream until the first real one.
 const USUAL: Duration = Duration::from_millis(10);
-/// The most keys with a remembered failure.
+/// The most keys with a recorded failure.
 const MOST_KEYS: usize = 1_000_000;

@@ -1,4 +1,4 @@
-//! A line of the call log, read back. A call has only the fields that apply to it.
+//! A line of the call log, parsed. Each call has only the fields applicable to it.
 
 mod audit;
 
@@ -62,19 +62,19 @@ pub(in crate::simulate) struct ObjectFacts {
 /// How a recorded call ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::simulate) enum CallEnd {
-    /// The upstream answered, `after` the call was sent.
+    /// The upstream responded; `after` is the time since the call was sent.
     Answered { after: Duration, body: Duration, status: u16, retry_after: Option<Duration> },
-    /// The call was sent, but no answer came.
+    /// The call was sent, but no response came.
     Lost,
     /// The gate refused the call.
     Refused(Reason),
-    /// The client left, this long after the call came to the limiter.
+    /// The client hung up; `after` is the time since the call reached the limiter.
     GaveUp { after: Duration },
-    /// The call never came to the limiter, or was answered without being sent.
+    /// The call never reached the limiter, or got a response without being sent.
     NotReplayed,
 }
 
-/// The hashes in a line, comparable within one process only.
+/// The hashes in a line. They can be compared only with those of the same process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::simulate) struct Hashes {
     pub(in crate::simulate) key: Option<Key>,
@@ -85,19 +85,20 @@ pub(in crate::simulate) struct Hashes {
 // === impl LogEntry ===
 
 impl LogEntry {
-    /// Reads a line of a call log or of an audit log; `None` for an event that is not its call's last.
+    /// Reads a line of a call log or an audit log. `None` for an audit event before the end of its
+    /// call.
     pub(super) fn read(line: &[u8]) -> serde_json::Result<Option<Self>> {
         serde_json::from_slice(line).map(Some).or_else(|error| audit::read(line).ok_or(error))
     }
 
-    /// Returns true for a call of this user, or of this program with a version or without.
+    /// Returns true if the caller is this user, or this program with or without its version.
     pub(super) fn is_of(&self, caller: &str) -> bool {
         let agent = self.user_agent.as_deref().unwrap_or_default();
         let program = agent.split('/').next().unwrap_or_default();
         [agent, program, self.client.as_deref().unwrap_or_default()].contains(&caller)
     }
 
-    /// Returns the main reason of its wait.
+    /// Returns the main reason for the call's wait.
     pub(super) fn waited_for(&self) -> Option<Reason> {
         let word = self.waited_for.as_deref()?;
         Reason::ALL.into_iter().find(|reason| reason.word() == word)
@@ -129,7 +130,7 @@ impl LogEntry {
         }
     }
 
-    /// Returns when the call came to the limiter, in nanoseconds on the clock of its process.
+    /// Returns when the call reached the limiter, in nanoseconds on the clock of its process.
     pub(super) fn decided_ns(&self) -> u64 {
         self.door_ns.unwrap_or(self.arrived_ns)
     }

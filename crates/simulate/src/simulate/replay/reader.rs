@@ -1,7 +1,7 @@
-//! Reads call logs and audit logs line by line and sorts them by arrival, in bounded memory.
+//! Reads call logs and audit logs line by line, and sorts the calls by arrival, in bounded memory.
 //!
-//! A line is written when its call ends, so long calls are out of order. A fixed number of lines is
-//! held back to sort them. A line that comes even later is replayed late, and counted.
+//! A line is written when its call ends, so long calls are out of order. A fixed number of calls is
+//! buffered to sort them. If a line comes even later, its call is replayed late, and counted.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, RandomState};
@@ -16,19 +16,20 @@ use crate::api::Verb;
 use crate::limit::Reason;
 use crate::moment::Moment;
 
-/// The calls of a log to read.
+/// The selection of calls to read from a log.
 #[derive(Clone, Debug, Default)]
 pub struct LogSelection {
-    /// Their gate; the gate of the first call if it is empty. Calls of an audit log have none.
+    /// The gate of the calls; empty for the gate of the first call. Calls in an audit log have no
+    /// gate.
     pub gate: String,
-    /// Their user or program; all if it is absent.
+    /// The user or program behind the calls; `None` for all.
     pub caller: Option<String>,
 }
 
 /// A recorded call.
 #[derive(Clone, Debug)]
 pub(in crate::simulate) struct Record {
-    /// When it came to the limiter, counted from the first call.
+    /// When the call reached the limiter, counted from the first call.
     pub(in crate::simulate) at: Moment,
     pub(in crate::simulate) request: Rc<RecordedRequest>,
     pub(in crate::simulate) object: ObjectFacts,
@@ -36,16 +37,16 @@ pub(in crate::simulate) struct Record {
     pub(in crate::simulate) bytes: usize,
     pub(in crate::simulate) hashes: Hashes,
     pub(super) timeout: Option<Duration>,
-    /// The call's wait, if it was sent.
+    /// The call's waiting time; `None` if it was not sent.
     pub(super) waited: Option<Duration>,
-    /// The main reason of its wait.
+    /// The main reason for its wait.
     pub(in crate::simulate) waited_for: Option<Reason>,
-    /// The time from `at` until it was sent.
+    /// The time from `at` until the call was sent; `None` if it was not.
     pub(super) sent_after: Option<Duration>,
     pub(in crate::simulate) ending: CallEnd,
 }
 
-/// A recorded request. Equal requests are kept once.
+/// A recorded request. Equal requests are stored once.
 #[derive(Debug, Hash)]
 pub(in crate::simulate) struct RecordedRequest {
     /// A number different for each request.
@@ -63,30 +64,32 @@ pub(in crate::simulate) struct RecordedRequest {
     pub(in crate::simulate) dry_run: bool,
 }
 
-/// How many lines were read, and how many were not used.
+/// The counts of the lines read, and of those not used.
 #[derive(Clone, Debug, Default)]
 pub struct ReadCounts {
-    /// The number of all lines.
+    /// The number of lines.
     pub lines: u64,
-    /// The time from the first call to the last, of all callers of the gate.
+    /// The time from the first call of the gate to the last one, by any caller.
     pub length: Duration,
-    /// Calls of other gates, by the gate's name.
+    /// The number of calls of each other gate, by name.
     pub other_gates: BTreeMap<String, u64>,
-    /// Calls of other callers than the selected one.
+    /// The number of calls by other callers.
     pub other_callers: u64,
-    /// Calls without the limiter, or with an answer that is not the upstream's.
+    /// The number of unsuitable calls: without the limiter, or with a response not from the
+    /// upstream.
     pub aside: u64,
-    /// How many calls are replayed later than they arrived: their lines were too far out of order.
+    /// The number of calls replayed later than they arrived, because their lines were too far out
+    /// of order.
     pub late: u64,
     /// Events of an audit log at another stage of a call than its answer.
     pub other_stages: u64,
     /// Unreadable lines, and files cut short.
     pub unreadable: u64,
-    /// The first unreadable lines: place and reason.
+    /// The place and error of the first unreadable lines.
     pub examples: Vec<String>,
 }
 
-/// Reads records, and returns them in order of arrival.
+/// Reads recorded calls, and passes them on in the order of arrival.
 #[derive(Default)]
 pub(in crate::simulate) struct LogReader {
     pub(in crate::simulate) selection: LogSelection,
@@ -96,13 +99,12 @@ pub(in crate::simulate) struct LogReader {
     distinct: usize,
     /// When each process in the log started, in milliseconds of the wall clock.
     starts: Vec<u64>,
-    /// Records that are held back until earlier ones can no longer come, on one timeline for all
-    /// processes.
+    /// The buffer for sorting calls of all processes by their time.
     held: Agenda<Record>,
-    /// The first and the last arrival of any caller so far.
+    /// The first arrival so far, by any caller.
     first: Option<Moment>,
     latest: Moment,
-    /// The first selected arrival, once it is known.
+    /// The first arrival of a selected call, once it is known.
     origin: Option<Moment>,
     last: Moment,
     pub(in crate::simulate) counts: ReadCounts,
@@ -116,7 +118,7 @@ impl LogReader {
         Self { selection: selection.clone(), ..Self::default() }
     }
 
-    /// Reads all files; `each` gets the records in order of arrival.
+    /// Reads all files, and calls `each` with the calls in the order of arrival.
     pub(in crate::simulate) fn files(
         &mut self,
         recorded: Vec<RecordedLog<'_>>,
@@ -206,7 +208,7 @@ impl LogReader {
         self.held.add(at, record);
     }
 
-    /// Passes on all records except for the last `held`.
+    /// Passes on the earliest calls in the buffer, until only `held` are left.
     fn pass_on(&mut self, held: usize, each: &mut dyn FnMut(&Record)) {
         while self.held.len() > held
             && let Some((at, mut record)) = self.held.take(Moment::MAX)
@@ -219,8 +221,9 @@ impl LogReader {
         }
     }
 
-    /// Returns the arrival of a call on one timeline for all processes. Each process counts from
-    /// its own start, which the wall clock gives.
+    /// Returns the arrival of a call on a common timeline for all processes.
+    ///
+    /// Each process counts from its own start, whose wall-clock time follows from the entry.
     fn arrival(&mut self, entry: &LogEntry) -> Moment {
         let start = entry.wall_ms.saturating_sub(entry.arrived_ns / NANOS_PER_MILLI);
         let known = self.starts.iter().copied().find(|known| known.abs_diff(start) < SAME_START);
@@ -231,7 +234,7 @@ impl LogReader {
         Moment::from_nanos(start.saturating_mul(NANOS_PER_MILLI).saturating_add(entry.decided_ns()))
     }
 
-    /// Returns the request of an entry.
+    /// Returns the request of an entry, shared with equal ones.
     fn request(&mut self, entry: LogEntry) -> Rc<RecordedRequest> {
         let request = RecordedRequest {
             number: 0,
@@ -256,14 +259,14 @@ impl LogReader {
     }
 }
 
-/// How many records are held back to be sorted: a minute of a busy gate, some 12 MiB.
+/// The most calls to buffer for sorting: a minute of a busy gate, some 12 MiB.
 const HELD: usize = 1 << 16;
 /// The most different requests to know at once.
 const MOST_REQUESTS: usize = 1 << 16;
 /// The most unreadable lines to name.
 const EXAMPLES: usize = 3;
-/// How far two start times of the same process may differ, in milliseconds: the wall clock may have
-/// been adjusted.
+/// The largest difference between start times computed for the same process, in milliseconds. The
+/// wall clock may have been adjusted.
 const SAME_START: u64 = 5000;
 const NANOS_PER_MILLI: u64 = 1_000_000;
 

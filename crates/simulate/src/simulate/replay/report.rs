@@ -1,4 +1,4 @@
-//! The result of a replay: the calls as recorded and as they would have been, side by side.
+//! The result of a replay as text: the calls as recorded, and as they would have been.
 
 use std::time::Duration;
 
@@ -12,8 +12,8 @@ use crate::simulate::report::{csv_of, lease_json, peak, row_json};
 use crate::simulate::tally::Row;
 use crate::status::text::cut;
 
-/// Writes the table: a block for each class, a line for each number, a column for each of the
-/// limits.
+/// Formats the table: a block for each class, with a line for each number and a column for each of
+/// the limits.
 #[must_use]
 pub fn table(replays: &Replays) -> String {
     let columns = &replays.replayed;
@@ -36,7 +36,7 @@ pub fn table(replays: &Replays) -> String {
     text
 }
 
-/// Writes the numbers of one class.
+/// Writes the block of one class.
 fn block(text: &mut String, name: &str, rows: &[Option<&Row>]) {
     *text += &format!("{name}\n");
     let mut row = |name: &str, of: &dyn Fn(&Row) -> String| {
@@ -68,7 +68,7 @@ fn line(name: &str, values: impl Iterator<Item = String>) -> String {
     format!("{}\n", line.trim_end())
 }
 
-/// Returns remarks about the log, in sentences.
+/// Returns remarks about the log, each a sentence.
 #[must_use]
 pub fn remarks(read: &ReadCounts) -> Vec<String> {
     let mut remarks = Vec::new();
@@ -111,13 +111,13 @@ pub fn calls(replays: &Replays) -> u64 {
     replays.replayed.first().map_or(0, |one| one.rows.iter().map(|row| row.arrived).sum())
 }
 
-/// Writes the numbers over time: a line for each of the limits, each class and each step.
+/// Formats the counts over time as CSV: a line for each of the limits, each class and each step.
 #[must_use]
 pub fn csv(replays: &Replays) -> String {
     csv_of("class", replays.replayed.iter().map(|one| (one.limits.as_str(), one.rows.as_slice())))
 }
 
-/// Returns what the table shows, for programs. Durations are seconds.
+/// Returns the numbers of the table, for programs. Durations are in seconds.
 #[must_use]
 pub fn json(replays: &Replays) -> Value {
     let one = |one: &ReplayResult| {
@@ -143,5 +143,5 @@ pub fn json(replays: &Replays) -> Value {
     })
 }
 
-/// The width of a table column.
+/// The width of a column in the table, in characters.
 const WIDTH: usize = 17;

@@ -1,4 +1,4 @@
-//! An event of kube-apiserver's audit log (`audit.k8s.io/v1`), as an entry of the call log.
+//! Reads an event of kube-apiserver's audit log (`audit.k8s.io/v1`) as an entry of the call log.
 
 use std::hash::{DefaultHasher, Hash, Hasher as _};
 
@@ -8,8 +8,8 @@ use time::format_description::well_known::Rfc3339;
 
 use super::{LogEntry, ObjectFacts};
 
-/// Returns the call of an event of level Metadata or above: `None` if it is not one, `Some(None)` at
-/// another stage than the answer.
+/// Reads an audit event of level Metadata or above: `None` if it is not one, `Some(None)` if it is
+/// of an earlier stage than the response.
 pub(super) fn read(line: &[u8]) -> Option<Option<LogEntry>> {
     let mut event: Value = serde_json::from_slice(line).ok()?;
     let body = event.pointer_mut("/requestObject").map(Value::take).and_then(body);
