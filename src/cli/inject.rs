@@ -69,7 +69,7 @@ pub(super) struct SidecarArgs {
 /// Arguments: the forward proxy to add.
 #[derive(Clone, Debug, Args)]
 pub(super) struct EgressArgs {
-    /// Add a forward proxy: aws, azure_arm, gcp, github, or another preset with hosts
+    /// Add a forward proxy for presets with hosts, e.g. aws,github
     #[arg(long, value_name = "PRESETS", value_delimiter = ',')]
     egress: Vec<String>,
     /// The proxy's port on the pod's loopback

@@ -6,6 +6,7 @@ use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::{fs, thread};
 
 use serde_json::Value;
@@ -154,15 +155,19 @@ pub(crate) fn asked(prometheus: SocketAddr, path: &str) -> Value {
 
 /// An API with every kind of failure: the path names the one that it answers with.
 pub(crate) fn bad_days() -> u16 {
-    let (port, _) = responding(|request| {
+    let left = AtomicI64::new(9);
+    let (port, _) = responding(move |request| {
         let line = request.lines().next().unwrap_or_default();
         let (status, headers) = match line {
             _ if line.contains("fair") => return too_busy(1),
             _ if line.contains("limited") => (429, ""),
             _ if line.contains("unauthorized") => (401, ""),
             _ if line.contains("broken") => (500, ""),
-            _ => (200, "RateLimit-Limit: 100\r\nRateLimit-Remaining: 99\r\nRateLimit-Reset: 60\r\n"),
+            _ => (200, "RateLimit-Limit: 100\r\nRateLimit-Reset: 60\r\n"),
         };
+        // A quota that falls, so that it runs out.
+        let left = if line.contains("/planted-path") { left.fetch_sub(1, Ordering::Relaxed) } else { 9 };
+        let headers = headers.replace("100\r\n", &format!("100\r\nRateLimit-Remaining: {}\r\n", left.max(3) * 10));
         format!("HTTP/1.1 {status} Said\r\n{headers}Content-Length: 2\r\n\r\nok")
     });
     port

@@ -37,8 +37,7 @@ pub struct Policy {
     pub queue: QueuePolicy,
     /// The limit on calls in flight at the gate.
     pub in_flight: Option<InFlight>,
-    /// The most failing keys remembered. Past this number the key with the shortest time left to
-    /// wait is dropped.
+    /// The most failing keys remembered. With more, the key with the shortest wait left is dropped.
     pub max_keys: usize,
     /// True if at most one write of a key may be queued or in flight, whether the key fails or not.
     pub one_at_a_time: bool,
@@ -127,8 +126,7 @@ pub struct BucketPolicy {
     /// until so many are there, whatever it costs itself, so that cheap calls do not pass an
     /// expensive one.
     pub largest_cost: NonZeroU16,
-    /// False if the bucket takes one token from each call, even if the call costs more in other
-    /// buckets.
+    /// False if the bucket takes one token from each call, whatever the call costs elsewhere.
     pub counts_costs: bool,
     /// True if the retry bucket lets more through while its calls succeed: a success gives its
     /// token back and more, so that `rate` limits the failing calls alone.

@@ -175,14 +175,14 @@ mod tests {
         let elsewhere = folder.path().join("elsewhere");
         let refused = async || reason(&UnixSocket::bind(&path, 0o600).await.expect_err("it is not ours"));
         fs::write(&path, "mine").expect("it can be written");
-        assert!(refused().await.contains("something else is at that path"));
+        assert!(refused().await.contains("is not a socket"));
         fs::rename(&path, &elsewhere).expect("ours");
         std::os::unix::fs::symlink(&elsewhere, &path).expect("it can be made");
-        assert!(refused().await.contains("something else is at that path"));
+        assert!(refused().await.contains("is not a socket"));
         assert_eq!(fs::read_to_string(&path).expect("it is still there"), "mine");
         fs::remove_file(&path).expect("ours");
         fs::create_dir(&path).expect("it can be made");
-        assert!(refused().await.contains("something else is at that path"));
+        assert!(refused().await.contains("is not a socket"));
         fs::remove_dir(&path).expect("ours");
         let socket = UnixSocket::bind(&path, 0o600).await.expect("it is free");
         fs::rename(&elsewhere, &path).expect("ours");

@@ -86,8 +86,7 @@ pub struct GateStatus {
     pub refused: u64,
     /// The calls since the start that were sent without limits during an operator's bypass.
     pub bypassed: u64,
-    /// The responses since the start with links to the upstream itself: a client that follows them
-    /// bypasses the gate.
+    /// The responses since the start with links to the upstream itself, which bypass the gate.
     pub links_passed: u64,
     /// The calls since the start that got a stored response, confirmed by the upstream.
     pub revalidated: u64,

@@ -231,7 +231,7 @@ fn the_reason_of_a_failed_bind_is_the_kernels() {
     assert!(said.contains("the admin port cannot listen on 192.0.2.1:9464; no network interface"), "{said}");
     let folder = tempfile::tempdir().expect("a folder");
     let said = failed("off", &format!("unix:{}/none/x.sock", folder.path().display()));
-    assert!(said.contains("/none/x.sock: its folder does not exist: No such file"), "{said}");
+    assert!(said.contains("/none/x.sock; its folder does not exist: No such file"), "{said}");
 }
 
 #[test]

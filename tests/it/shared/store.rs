@@ -280,7 +280,11 @@ fn p19_a_pause_that_one_process_is_asked_for_is_kept_and_lifted_by_all() {
     assert!(ended.out.contains("and runs the script"), "{}", ended.out);
     store.kill();
     let ended = command("doctor", &gates[0].2, &[]);
-    assert!(ended.out.contains("WRONG  store main: cannot be reached") && ended.code == Some(1), "{}", ended.out);
+    assert!(
+        ended.out.contains("WRONG  store main: the store cannot be reached") && ended.code == Some(1),
+        "{}",
+        ended.out
+    );
 }
 
 #[test]

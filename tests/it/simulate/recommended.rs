@@ -170,7 +170,7 @@ fn gates_and_callers_are_chosen() {
     let ended = of(&two, &["--gate", "github"]);
     assert!(ended.err.contains("1 calls that take tokens"), "{}", ended.err);
     let ended = of(&two, &["--gate", "api", "--caller", "bob"]);
-    assert!(ended.code == Some(1) && ended.err.contains("of caller \"bob\" is in the log"), "{}", ended.err);
+    assert!(ended.code == Some(1) && ended.err.contains("no call of gate \"api\" of caller \"bob\""), "{}", ended.err);
 }
 
 #[test]

@@ -222,16 +222,18 @@ fn what_could_not_be_taken_out_again_is_left_alone_and_said() {
                    spec:\n  deploymentTemplate:\n    spec:\n      template:\n        metadata:\n          annota%YAML\n";
     let pod = |rest: &str| format!("apiVersion: v1\nkind: Pod\nmetadata: {{name: p{rest}\n");
     for (stream, fault) in [
-        (overlay.to_owned(), "metadata is not a mapping"),
-        (pod(", annotations: [a]}\nspec: {containers: [{name: c}]}"), "annotations is not a mapping"),
-        (pod("}\nspec: {containers: [{name: c}], initContainers: {}}"), "initContainers is not a list"),
-        (pod("}\nspec: {containers: [{name: c}], volumes: x}"), "volumes is not a list"),
-        (pod("}\nspec: {containers: [{name: c, env: {A: b}}]}"), "env is not a list"),
-        (pod("}\nspec: {containers: [{name: c, volumeMounts: 3}]}"), "volumeMounts is not a list"),
+        (overlay.to_owned(), "`metadata` of the pod is not a mapping"),
+        (pod(", annotations: [a]}\nspec: {containers: [{name: c}]}"), "`annotations` of"),
+        (pod("}\nspec: {containers: [{name: c}], initContainers: {}}"), "`initContainers` of"),
+        (pod("}\nspec: {containers: [{name: c}], volumes: x}"), "`volumes` of"),
+        (pod("}\nspec: {containers: [{name: c, env: {A: b}}]}"), "`env` of"),
+        (pod("}\nspec: {containers: [{name: c, volumeMounts: 3}]}"), "`volumeMounts` of"),
     ] {
         let edited = inject(&stream, &options()).unwrap();
         assert_eq!((edited.text, edited.changed.len()), (stream, 0), "{fault}");
-        assert!(edited.refused.len() == 1 && edited.refused[0].contains(fault), "{:?}, not {fault}", edited.refused);
+        let said = &edited.refused[0];
+        let is_said = edited.refused.len() == 1 && said.contains(fault) && said.contains(" is not a ");
+        assert!(is_said, "{:?}, not {fault}", edited.refused);
     }
 }
 

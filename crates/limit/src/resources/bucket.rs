@@ -158,8 +158,7 @@ impl Bucket {
         is_kept.then(|| self.ready_after(1, now, now)).filter(|next| *next > now)
     }
 
-    /// Records that a key's retry was refused because there was no token, so that the next token
-    /// can be kept for the key.
+    /// Records that a key's retry was refused for want of a token, to keep the next token for it.
     pub(crate) fn pass_over(&mut self, key: KeyState, now: Moment) {
         if self.valve.as_mut().is_some_and(|valve| valve.pass_over(key, now)) {
             self.tat.set(self.tat.get().saturating_sub(self.period));
@@ -220,8 +219,7 @@ impl Bucket {
         ready
     }
 
-    /// Records how far from full the bucket was at call `number`, in nanoseconds, to decide later
-    /// about refunds.
+    /// Records how far from full the bucket was at call `number`, in nanoseconds, for refunds.
     #[inline]
     fn note(&mut self, missing: u64, number: u64) {
         if missing < self.period {

@@ -82,7 +82,7 @@ fn problems_of_a_users_file_name_its_lines() {
         ),
         (
             format!("{figure}{source}{class}{class}"),
-            "mine.toml:11:8: classes[1].name: is \"a\", which classes[0] has already",
+            "mine.toml:11:8: classes[1].name: is \"a\", the name of classes[0] too",
         ),
         (
             format!("{source}{class}bucket = {{ rate = \"fast\", burst = 1 }}\n"),

@@ -270,7 +270,10 @@ fn only_the_clients_that_were_named_are_given_variables() {
         assert_eq!(trust, expected);
         assert_eq!(value(&manager, "HTTP_PROXY").is_some(), client == Client::Java);
     }
-    assert!(client("rust").is_err_and(|why| why == "\"rust\", expected some of go, python, node, java, grpc, dotnet"));
+    assert!(
+        client("rust")
+            .is_err_and(|why| why == "\"rust\" is unknown, expected some of go, python, node, java, grpc, dotnet")
+    );
 }
 
 #[test]

@@ -76,7 +76,10 @@ impl Origins {
                 origins = known.len(),
                 "refused a call to another host: too many hosts are in use at once; raise egress.max_origins"
             );
-            return Err(EgressRefusal::new(Why::Crowded, "too many hosts in use; raise egress.max_origins"));
+            return Err(EgressRefusal::new(
+                Why::Crowded,
+                "too many hosts are in use at once; raise egress.max_origins",
+            ));
         }
         let section = self.sections.get(way.section);
         let section = section.ok_or_else(|| EgressRefusal::new(Why::Crowded, "the gate is changing; try again"))?;

@@ -158,7 +158,7 @@ mod tests {
         assert_eq!(
             message("kubernetes", "default", &refusal, None, Moment::from_millis(4_500)),
             "tidegate: gate \"kubernetes\", class \"default\" refused this call (backoff): the key failed, and its delay is not \
-             over (4 times in a row, last with status 503, 3.5 s ago); the next attempt can make sense in 4.5 s; it waited 100 ms here"
+             over (4 times in a row, last with status 503, 3.5 s ago); try again in 4.5 s; it waited 100 ms here"
         );
     }
 
