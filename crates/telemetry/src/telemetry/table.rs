@@ -264,8 +264,9 @@ mod tests {
         assert_eq!(names.len(), TABLE.len());
         for metric in TABLE {
             assert_eq!(metric.kind == MetricKind::Counter, metric.name.ends_with("_total"), "{}", metric.name);
-            let is_moment =
-                ["_timestamp_seconds", "_age_seconds", "_reset_seconds"].iter().any(|end| metric.name.ends_with(end));
+            let is_moment = ["_timestamp_seconds", "_age_seconds", "_reset_seconds", "_runs_out_seconds"]
+                .iter()
+                .any(|end| metric.name.ends_with(end));
             let is_time = metric.name.ends_with("_seconds") && !is_moment;
             assert_eq!(matches!(metric.kind, MetricKind::Histogram(_)), is_time, "{}", metric.name);
         }

@@ -294,10 +294,10 @@ mod tests {
                 "ca.cert",
                 "may not sign for a.example: its name constraints permit b.example",
             ),
-            (&years(2020, 2021), &key_text, &root.pem, "ca.cert", "has expired (Fri, 01 Jan 2021"),
-            (&years(2048, 2049), &key_text, &root.pem, "ca.cert", "is valid only from Wed, 01 Jan 2048"),
+            (&years(2020, 2021), &key_text, &root.pem, "ca.cert", "expired at Fri, 01 Jan 2021"),
+            (&years(2048, 2049), &key_text, &root.pem, "ca.cert", "begins only at Wed, 01 Jan 2048"),
             (&good, &key_text, &other.pem, "ca.cert", "is not signed by egress.ca.root"),
-            (&good, &key_text, &good, "ca.root", "another CA has signed it"),
+            (&good, &key_text, &good, "ca.root", "is signed by another CA"),
             (&good, &key_text, &leaf, "ca.root", "holds no CA that may sign"),
             (&good, &key_text, &format!("{}{}", root.pem, other.pem), "ca.root", "holds several certificates"),
         ] {
