@@ -67,7 +67,7 @@ enum Command {
     /// Try limits under a virtual clock: on a scenario, or on recorded calls
     #[command(after_help = simulate::EXAMPLES)]
     Simulate(simulate::Options),
-    /// Say who calls most and who goes in circles, from an audit log
+    /// Find the callers with the most calls, and calls repeated in vain, in an audit log
     #[command(after_help = audit::EXAMPLES)]
     Audit(audit::Options),
     /// Find the smallest rate and burst under which recorded calls would not have waited

@@ -37,11 +37,11 @@ const SAMPLE: Duration = Duration::from_millis(100);
 /// The longest time from an object's change to its reconcile before it counts as overdue.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// The longest delay of a change after which the missing changes are made up for: a little more
-/// than the timer's precision. After a longer delay they are skipped.
+/// The longest delay of a change to make up for: a little more than the timer's precision. After a
+/// longer delay, the missed changes are skipped.
 const CATCH_UP: Duration = Duration::from_millis(20);
 
-/// The error of a demo gate that could not be started.
+/// The error of a failed start of a demo gate.
 pub(crate) type GateError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Why the demo failed.

@@ -25,7 +25,7 @@ use crate::limit::snapshot::FrozenLimiter;
 /// The state of all gates of a process at one moment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ProcessState {
-    /// The moment, in a form that the next process can compare with its own time.
+    /// The moment, comparable with the time of the next process.
     pub stamp: Stamp,
     /// True if no call was sent after that moment, because the process was ending.
     pub is_last: bool,
@@ -45,7 +45,7 @@ pub enum StateError {
     /// The file is something else.
     #[error("the file is not a state file of tidegate")]
     Foreign,
-    /// The file is from another version, whose hashes of keys may differ.
+    /// The file is from another version. Its hashes of keys may differ.
     #[error("the state file was written by tidegate {0}, and this version cannot read it")]
     OtherVersion(String),
     /// The file is cut off, or was changed.

@@ -77,7 +77,7 @@ pub struct Forget {
     pub shared: bool,
 }
 
-/// The keys and pauses that one gate has forgotten or ended.
+/// The counts of keys forgotten and pauses ended at one gate.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ForgetReport {
@@ -91,12 +91,12 @@ pub struct ForgetReport {
     pub paused: usize,
 }
 
-/// The command to let every call pass without limits for a time, or to end that.
+/// The command to begin or end a bypass: every call passes without limits for a time.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bypass {
     /// The gate; every gate if absent.
     pub gate: Option<String>,
-    /// The length of that time in seconds; absent to put the limits in force again.
+    /// The length of the bypass in seconds; absent to put the limits in force again.
     pub seconds: Option<u64>,
 }
 

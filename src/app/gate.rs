@@ -152,8 +152,8 @@ fn unresolved(error: CredentialsError, of: String, key: &'static str) -> Trouble
     }
 }
 
-/// Rejects an upstream address on which the gate itself listens. Host names cannot be checked here;
-/// they are checked at each connection.
+/// Rejects one of the gate's own listening addresses as its upstream. Host names cannot be checked
+/// here; they are checked at each connection.
 fn not_itself(gate: &Gate, target: &upstream::Target) -> Result<(), Trouble> {
     let host = target.authority.host().trim_start_matches('[').trim_end_matches(']');
     let is_localhost = host.eq_ignore_ascii_case("localhost");

@@ -121,7 +121,7 @@ async fn until_stopped(prepared: PreparedProcess, sources: &Sources, level: Leve
     Ok(())
 }
 
-/// The values that the start of every gate needs.
+/// The values needed to start any gate.
 struct GateStarter<'a> {
     state: &'a StateFile,
     calls: Option<&'a CallLog>,

@@ -1,4 +1,4 @@
-//! `tidegate audit`: says who calls most, and who goes in circles, from a log of calls.
+//! `tidegate audit`: finds the callers with the most calls, and calls repeated in vain, in a log.
 
 use std::path::PathBuf;
 

@@ -1,5 +1,5 @@
-//! A moment that another process can compare with its own time. It finds out how long ago the
-//! moment was, or at least a lower bound.
+//! A moment for comparison with the time of a later process: how long ago it was, or at least a
+//! lower bound.
 //!
 //! If the machine has not been rebooted since, the difference of uptimes is exact, even if the time
 //! of day was changed. Otherwise the difference of the times of day counts; if the clock was turned

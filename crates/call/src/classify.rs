@@ -168,7 +168,7 @@ impl Rules {
         }
     }
 
-    /// Sets the cloud provider whose terms are read from calls.
+    /// Sets the cloud provider of the API; its terms are read from calls.
     pub fn with_dialect(self, dialect: Dialect) -> Self {
         Self { dialect, ..self }
     }

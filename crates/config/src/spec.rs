@@ -67,7 +67,7 @@ pub struct Admin {
     pub socket: OwnFile,
 }
 
-/// The place of one of the process's own files.
+/// The location of one of the process's own files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OwnFile {
     /// A suitable folder; if there is none, the process does without the file.

@@ -269,9 +269,9 @@ impl KeyStage {
         self.table.expire(now, &mut work.dirty_keys);
     }
 
-    /// Forgets those of the next few failing keys that `is_meant` accepts, and marks them for
-    /// review. Returns how many it forgot. `place` is the position to continue from; `None` at the
-    /// end.
+    /// Looks at the next few failing keys, forgets those accepted by `is_meant`, and marks them for
+    /// review. Returns the number of forgotten keys. `place` is the position to continue from;
+    /// `None` at the end.
     pub(crate) fn forget_some(
         &mut self,
         place: &mut Option<Position>,

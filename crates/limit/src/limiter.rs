@@ -169,8 +169,7 @@ impl Limiter {
         self.parts.admit_unmetered(arrival, now)
     }
 
-    /// Returns the result of a call's wait, or that the call still waits. A result is returned
-    /// once.
+    /// Returns the result of a call's wait, once; [`Claim::Waiting`] while the call still waits.
     pub fn claim(&mut self, ticket: Ticket, now: Moment) -> Claim {
         let now = self.catch_up(now);
         if self.parts.resources.pauses.any(now) && self.parts.queues.find(ticket).is_some() {

@@ -40,12 +40,12 @@ pub struct Answer {
     pub throttled: bool,
     /// A pause of other calls too, not only of the call's key, if the response asks for one.
     pub pause: Option<Pause>,
-    /// The quota it was charged to, by a response without Retry-After.
+    /// The state of the call's quota, if the response reports it and has no Retry-After.
     pub quota: Option<QuotaReading>,
 }
 
-/// The failures to forget because a response shows that an object was removed. A time to wait that
-/// the upstream named stays in any case.
+/// The failures to forget because a response shows that an object was removed. A wait asked for by
+/// the upstream stays in any case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Removal {
     /// No failures: a read without a result says nothing about the write of a missing object.
@@ -81,22 +81,22 @@ pub enum Charged {
     Named(ResourceId),
 }
 
-/// The state of a quota, by an answer.
+/// The state of a quota, as read from a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QuotaReading {
     /// The resource.
     pub charged: Charged,
     /// The calls in the whole quota.
     pub limit: u64,
-    /// The calls left in it.
+    /// The calls left in the quota.
     pub left: u64,
-    /// The calls of it to leave to others.
+    /// The calls to leave to other users of the quota.
     pub kept: u64,
-    /// The time until it is whole.
+    /// The time until the quota is full again.
     pub resets_in: Duration,
-    /// The way it comes back, if known in advance.
+    /// The way the quota becomes full again, if known in advance.
     pub kind: QuotaKind,
-    /// True if its calls are to be spread over the time to its reset.
+    /// True to spread the quota's calls evenly over the time to its reset.
     pub paces: bool,
 }
 

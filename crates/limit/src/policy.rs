@@ -60,7 +60,7 @@ pub struct Policy {
 pub struct ClassPolicy {
     /// The class's name in config, metrics and messages.
     pub name: Arc<str>,
-    /// The rank of the class.
+    /// The priority of the class.
     pub lane: Lane,
     /// The class's own bucket, on top of the gate's.
     pub bucket: Option<BucketPolicy>,
@@ -94,17 +94,17 @@ pub struct Cost {
 }
 
 words! {
-    /// The rank of a class.
+    /// The priority of a class.
     #[derive(Default)]
     pub enum Lane {
-        /// Calls of this rank never wait and use no tokens (P7).
+        /// Calls of this priority never wait and use no tokens (P7).
         Exempt = "exempt",
-        /// Calls of this rank are sent before those of `Normal`.
+        /// Calls of this priority are sent before those of `Normal`.
         High = "high",
-        /// The default rank.
+        /// The default priority.
         #[default]
         Normal = "normal",
-        /// Calls of this rank are sent after those of `Normal`.
+        /// Calls of this priority are sent after those of `Normal`.
         Low = "low",
     }
 }
@@ -262,7 +262,7 @@ impl Policy {
         PerClass(self.classes.iter().map(make).collect())
     }
 
-    /// Returns the class for calls of a class that does not exist: `default`, or the last.
+    /// Returns the class for calls of an unknown class: `default`, or the last.
     pub(super) fn default_class(&self) -> ClassId {
         let named = self.classes.iter().position(|class| &*class.name == "default" && class.lane != Lane::Exempt);
         ClassId::at(named.unwrap_or_else(|| self.classes.len().saturating_sub(1)))
@@ -370,7 +370,7 @@ impl<T> PerClass<T> {
         self.0.get_mut(usize::from(class.0))
     }
 
-    /// Returns the first class with a value that `is_meant` accepts.
+    /// Returns the first class with a value accepted by `is_meant`.
     pub(super) fn find(&self, is_meant: impl FnMut(&T) -> bool) -> Option<ClassId> {
         self.0.iter().position(is_meant).map(ClassId::at)
     }

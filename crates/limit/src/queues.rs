@@ -282,8 +282,7 @@ impl Queues {
         std::iter::from_fn(|| work.events.pop_front()).find(is_news)
     }
 
-    /// Returns the result of a call's wait, or that the call still waits. A result is returned
-    /// once.
+    /// Returns the result of a call's wait, once; [`Claim::Waiting`] while the call still waits.
     pub(crate) fn take_verdict(&mut self, ticket: Ticket) -> Claim {
         match self.find(ticket).map(Waiter::is_waiting) {
             None => return Claim::Unconnected,

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::moment::Moment;
 
-/// One number that the upstream keeps.
+/// The identity of a quota at the upstream: its holder, and its part of the API.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct QuotaId {
     /// The credential or account, as a hash; zero for all of them.
@@ -23,10 +23,10 @@ pub struct QuotaId {
 pub struct ResourceId(pub u64);
 
 crate::words! {
-    /// The way a quota comes back.
+    /// The way a quota becomes full again.
     #[derive(Default)]
     pub enum QuotaKind {
-        /// Not known in advance: two answers about it tell.
+        /// Not known in advance: found out by comparing two responses.
         #[default]
         Unknown = "told",
         /// All of it at one moment.
@@ -36,10 +36,10 @@ crate::words! {
     }
 }
 
-/// A rate of use in events a second; older ones count less.
+/// A rate of use in events per second; older events count less.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct UseRate {
-    /// The rate at `at` over an endless past.
+    /// The rate at the moment `at`. It is too low at first; `per_second` makes up for that.
     rate: f64,
     since: Moment,
     at: Moment,

@@ -163,8 +163,8 @@ impl Resources {
         shared.or_else(|| (paused.own > now).then_some(own_pause)).or(own_slot).or(own)
     }
 
-    /// Records the turn of a waiting call. Returns since when it could have left, as far as tokens and pauses
-    /// go.
+    /// Records the turn of a waiting call. Returns the moment since when its tokens were available
+    /// and its pauses over.
     pub(super) fn turn_since(&mut self, needs: &Requirements, class: ClassId, now: Moment) -> Moment {
         let tokens = needs.charges.iter().map(|charge| self.buckets.there_since(charge.bucket, now));
         tokens.max().unwrap_or_default().max(self.pauses.depart(class, needs.quota, now))

@@ -19,9 +19,9 @@ pub(crate) struct Rules {
     serials: PerClass<u32>,
     /// Set while an operator lets every call pass without limits.
     bypassed: bool,
-    /// Set once quotas are paced, so that departures must be reported.
+    /// Set once quotas are paced, so that sent calls must be reported.
     slowed: bool,
-    /// Set if any of the two is so, or if classes enforce rates per object, which is rare.
+    /// Set in rare cases: `bypassed`, `slowed`, or classes with enforced rates per object.
     is_unusual: bool,
     /// The usual time from sending a call until its answer, for failed calls.
     failing_for: Option<Duration>,
@@ -150,14 +150,14 @@ impl Rules {
         self.bypassed || self.class(call).lane == Lane::Exempt
     }
 
-    /// Returns the latest moment until which the gate itself lets a call wait.
+    /// Returns the end of a call's wait under the gate's own limit, `max_wait`.
     #[inline]
     pub(crate) fn longest_wait(&self, call: &CallFacts) -> Moment {
         call.arrived + self.policy.queue.max_wait
     }
 
-    /// Returns the latest moment until which a call may wait: the gate's limit, or half of the
-    /// client's deadline.
+    /// Returns the end of a call's wait: under the gate's limit, or at half of the client's
+    /// deadline if that is sooner.
     #[inline]
     pub(crate) fn ends(&self, call: &CallFacts) -> Moment {
         call.half_time.min(self.longest_wait(call))
@@ -219,6 +219,6 @@ impl Rules {
     }
 }
 
-/// A failure that takes longer than usual lengthens the usual time by one part in this many. The
-/// usual time is then that of quick failures: a client also waits for the gate itself.
+/// A failure slower than usual lengthens the usual time by one part in this many. The usual time is
+/// then that of quick failures: a client also waits for the gate itself.
 const SLOWLY: u32 = 64;

@@ -1,9 +1,9 @@
 //! Limits on the number of connections of listeners.
 //!
-//! Each listener is a [`Door`], and a connection has a [`Place`] there for as long as it is open.
-//! When all places are taken, the connection that has been idle longest is closed for the new one,
-//! so that nobody can block a listener by staying connected. The listeners of gates share the file
-//! descriptors of the process: among them, the listener with most connections closes one.
+//! Each listener is a [`Door`] with a number of slots for connections. An open connection takes one
+//! of them, its [`Place`]. When all places are taken, the longest idle connection is closed for the
+//! new one, so that nobody can block a listener by staying connected. The listeners of gates share
+//! the file descriptors of the process: among them, the listener with most connections closes one.
 
 mod descriptors;
 mod warnings;
@@ -66,7 +66,7 @@ pub struct Door {
     warnings: Warnings,
 }
 
-/// The right of one connection to be open.
+/// The slot of an open connection, among those of its listener.
 #[derive(Debug)]
 pub struct Place {
     door: Arc<Door>,
@@ -159,12 +159,12 @@ fn idlest(connections: &Slab<Connection>, now: Moment) -> Option<usize> {
 // === impl Door ===
 
 impl Door {
-    /// Creates the limit of a listener that shares its places with no other listener.
+    /// Creates the limit of a listener alone, without a common limit.
     pub fn new(name: impl Into<Arc<str>>, most: usize, clock: Clock) -> Arc<Self> {
         Self::to(Arc::default(), name, most, clock)
     }
 
-    /// Creates the limit of a listener that also counts toward the common limit of a pool.
+    /// Creates the limit of a listener under the common limit of a pool.
     pub fn to(pool: Arc<Pool>, name: impl Into<Arc<str>>, most: usize, clock: Clock) -> Arc<Self> {
         let row = lock(&pool.state).doors.insert(Slab::new());
         Arc::new(Self { name: name.into(), pool, row, most, clock, warnings: Warnings::default() })
@@ -259,7 +259,7 @@ impl Drop for Door {
 // === impl Place ===
 
 impl Place {
-    /// Records that a request came: of all idle connections this one is then closed last.
+    /// Records a request: of all idle connections this one is then closed last.
     pub fn touch(&self) {
         self.has_spoken.store(true, Relaxed);
         self.change(Duration::ZERO, |_| {});
@@ -334,7 +334,7 @@ impl Busy {
         &self.place
     }
 
-    /// Marks the connection as idle at once: no answer is on its way that would need more time.
+    /// Marks the connection as idle at once, without the usual extra time after an answer.
     pub fn end(mut self) -> Arc<Place> {
         self.rest = Duration::ZERO;
         Arc::clone(&self.place)
@@ -350,8 +350,8 @@ impl Drop for Busy {
 /// The time for the first request head at the small servers (status, webhook), TLS handshake
 /// included.
 const FIRST_HEAD: Duration = Duration::from_secs(10);
-/// The time after an answer during which its connection is not yet closed for a new one: the client
-/// may not have read the answer.
+/// The protection of a connection after an answer, from being closed for a new one: the client may
+/// not have read the answer.
 const ANSWERED: Duration = Duration::from_secs(1);
 /// The pause after a failed accept: if file descriptors are lacking, some must be closed before the
 /// next try.

@@ -11,7 +11,7 @@ pub struct Explanation {
     pub gate: String,
     /// The class of the call.
     pub class: String,
-    /// The rank of the class: `exempt`, `high`, `normal` or `low`.
+    /// The priority of the class: `exempt`, `high`, `normal` or `low`.
     pub lane: String,
     /// The verb, as the gate read it.
     pub verb: String,

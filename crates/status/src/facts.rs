@@ -20,7 +20,7 @@ pub struct Fact {
 // === impl Fact ===
 
 impl Fact {
-    /// Makes a fact that is worth knowing.
+    /// Makes a fact worth knowing: nothing is wrong.
     pub(super) fn note(says: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self { says: says.into(), remedy: remedy.into(), is_wrong: false }
     }
@@ -240,7 +240,7 @@ fn most_common<T: PartialEq>(counts: impl Iterator<Item = (T, usize)>) -> Vec<(T
 
 /// The number of history steps in a minute.
 pub(super) const MINUTE: usize = 12;
-/// The seconds of waiting that a burst alone cannot cause.
+/// A wait, in seconds, too long to be caused by a burst alone.
 const LONG: f64 = 1.0;
 
 #[cfg(test)]

@@ -84,11 +84,11 @@ pub struct GateStatus {
     pub admitted: u64,
     /// The calls refused since the start.
     pub refused: u64,
-    /// The calls since the start that were sent without limits during an operator's bypass.
+    /// The calls sent without limits during an operator's bypass, since the start.
     pub bypassed: u64,
-    /// The responses since the start with links to the upstream itself, which bypass the gate.
+    /// The responses with links past the gate, to the upstream itself, since the start.
     pub links_passed: u64,
-    /// The calls since the start that got a stored response, confirmed by the upstream.
+    /// The calls answered with a stored response, confirmed by the upstream, since the start.
     pub revalidated: u64,
     /// The memory taken by stored responses, in bytes.
     pub kept_bytes: usize,
@@ -114,7 +114,7 @@ pub struct GateStatus {
     pub keys: Vec<FailingKey>,
     /// The objects called too often or in vain; not more than a hundred.
     pub hot: Vec<HotObject>,
-    /// The pauses: those the upstream asked for, and those that save the rest of its quota.
+    /// The pauses in force: asked for by the upstream, or saving the rest of its quota.
     pub pauses: Vec<Pause>,
     /// The upstream's own quotas, as its last responses reported them.
     pub quotas: Vec<UpstreamQuota>,
@@ -153,11 +153,11 @@ pub struct UpstreamQuota {
     pub remaining: u64,
     /// When the quota is full again, if known.
     pub resets_ms: Option<u64>,
-    /// When the quota is used up at the present rate, if that is before it is full again.
+    /// When the quota is used up at the present rate; absent if it is full again earlier.
     pub runs_out_ms: Option<u64>,
-    /// The calls a second by which it falls.
+    /// The net use of the quota, in calls per second.
     pub per_second: f64,
-    /// The programs that spend most of it; none if names are hidden.
+    /// The programs spending most of the quota; none if names are hidden.
     pub spenders: Vec<QuotaSpender>,
     /// The time of the response with these figures.
     pub seen_ms: u64,
@@ -211,7 +211,7 @@ pub struct SharedBucket {
     /// The tokens in the store, from its last answer; below zero if future tokens are already
     /// promised to gates. Of a split bucket, it is that of the part with the fewest.
     pub level: f64,
-    /// The number of tokens that this gate has taken from the store and not used yet, in all parts.
+    /// The number of tokens this gate has taken from the store and not used yet, in all parts.
     pub held: usize,
     /// Tokens per second now: of all gates together, or of this gate alone while the store does not
     /// answer. Of a split bucket, it is that of the slowest part.
@@ -229,7 +229,7 @@ pub struct SharedBucket {
 pub struct Class {
     /// The name of the class.
     pub name: String,
-    /// The rank of the class: `exempt`, `high`, `normal` or `low`.
+    /// The priority of the class: `exempt`, `high`, `normal` or `low`.
     pub lane: String,
     /// True in shadow mode: the calls of the class are sent at once, and what the limits would have
     /// done is only counted.
@@ -281,8 +281,8 @@ pub struct FailingKey {
     pub next_at_ms: u64,
 }
 
-/// A pause: a time in which calls are not sent. The upstream asked for it, or it saves the rest of
-/// a quota.
+/// A pause: some calls are not sent until it ends. The upstream asked for it, or it saves the rest
+/// of a quota.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Pause {
     /// The calls that must wait: `gate` (all), `class NAME` or `credential HASH`.
@@ -335,7 +335,7 @@ pub struct Refusal {
     pub retry_in_seconds: f64,
 }
 
-/// Calls that the upstream itself rejected after the gate had sent them.
+/// Calls rejected by the upstream itself, after the gate had sent them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Rejection {
     /// The kind of rejection: `priority_and_fairness`, `rate_limit`, `disruption_budget` or

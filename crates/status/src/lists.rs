@@ -32,7 +32,7 @@ pub(super) enum TableCell {
     Link(String, String),
 }
 
-/// Returns the tables that have rows, those about problems first.
+/// Returns the tables with rows, those about problems first.
 pub(super) fn lists(gate: &GateStatus, now_ms: u64) -> impl Iterator<Item = List> {
     let hot = list("Hot objects", &["Object", "What is done to it", "Since", "Last"], &gate.hot, |hot| {
         let object = TableCell::Code(hot.title().to_owned());

@@ -1,11 +1,11 @@
-//! The reason for a pause, in words, and who spends a quota.
+//! The reason for a pause, in words, and the users of a quota.
 
 use serde::{Deserialize, Serialize};
 
 use super::text::meaning;
 use super::{Class, GateStatus, Pause};
 
-/// A program that spends a quota.
+/// A program, and its share of the calls to a quota.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct QuotaSpender {
     /// Its user agent.

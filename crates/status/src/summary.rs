@@ -11,7 +11,7 @@ const LATELY_MS: u64 = 60_000;
 /// How serious a state is: its CSS class on the page, and its colour in the terminal.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Severity {
-    /// The rank; the higher, the worse.
+    /// The order of severities: 0 is good, 2 is the worst.
     rank: u8,
     pub(super) class: &'static str,
     pub(super) colour: &'static str,

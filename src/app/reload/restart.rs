@@ -57,8 +57,8 @@ fn of_listener(running: &Egress, new: &Egress) -> [RestartKey; 8] {
     ]
 }
 
-/// Returns a problem for each host for which the egress CA may not sign certificates. The CA was
-/// made at the start, for the hosts of that time.
+/// Returns a problem for each host the egress CA may not sign certificates for. The CA was made at
+/// the start, for the hosts of that time.
 pub(super) fn not_permitted(new: &Settings, is_permitted: impl Fn(&str) -> bool) -> Vec<String> {
     let gates = new.gates.values().filter_map(|gate| Some((&gate.name, gate.hosts.as_ref()?)));
     let patterns = gates

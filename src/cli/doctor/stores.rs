@@ -79,5 +79,5 @@ fn of_probe(about: &str, probed: &ProbeReport, store: &Store) -> Vec<Finding> {
     findings
 }
 
-/// The shortest response time of a store that is reported as slow.
+/// The shortest response time of a store reported as slow.
 const SLOW: Duration = Duration::from_millis(20);

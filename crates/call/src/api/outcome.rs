@@ -39,14 +39,14 @@ pub struct PausePolicy {
     pub max_pause: Duration,
     /// The fraction of an advertised quota to leave to others; from 0 to less than 1.
     pub reserve: f64,
-    /// The way the upstream's quotas come back, if known.
+    /// The way the upstream's quotas become full again, if known.
     pub quota: QuotaKind,
-    /// True if a quota that would be used up too soon is spent evenly.
+    /// True to spend a quota evenly if it would otherwise be used up too soon.
     pub pace: bool,
 }
 
 words! {
-    /// The calls that must wait when the response to one of them asks for a pause.
+    /// The calls to stop when the response to one of them asks for a pause.
     #[derive(Default)]
     pub enum Scope {
         /// The calls of the same key.

@@ -12,7 +12,7 @@ use crate::dialect::{self, Words};
 use crate::limit::policy::Per;
 
 words! {
-    /// What divides a class into flows, which take turns.
+    /// How a class is divided into flows. Flows take turns.
     pub enum FairBy {
         /// Nothing: all calls are one flow.
         None = "none",

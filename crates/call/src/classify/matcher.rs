@@ -187,7 +187,7 @@ impl CompiledRule {
         }
     }
 
-    /// Returns true if it matches a call with a path that can be read in one way.
+    /// Returns true for a matching call with an unambiguous path.
     pub(super) fn surely_matches(&self, subject: &Subject<'_>) -> bool {
         self.matches(subject) && !subject.call.is_ambiguous && subject.call.path_split_later().is_none()
     }

@@ -1,4 +1,4 @@
-//! Runs of calls with the same 4xx and never a success: a caller that repeats what cannot succeed.
+//! Runs of calls with the same 4xx and never a success: a caller repeats what cannot succeed.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -58,8 +58,8 @@ impl DenialRuns {
         self.0.retain(|_, run| run.is_named || run.length() >= middle);
     }
 
-    /// Records that a call got another response, which ends its run. Returns what to log, if
-    /// anything.
+    /// Records a call with another response: it ends the run of the same 4xx. Returns what to log,
+    /// if anything.
     pub(super) fn passed(&mut self, seen: &ObjectCall<'_>) -> Option<News> {
         self.0.remove(&id(seen)).and_then(|run| run.ended())
     }

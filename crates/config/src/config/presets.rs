@@ -12,7 +12,7 @@
 //! - `tried`: how the preset was tried, for its document
 //! - `http`: the keys with other values for `kind = "http"`
 //! - `like`: the preset with the gate's other keys
-//! - `of`, in a class: the preset with the classes for this place
+//! - `of`, in a class: the preset with the classes to use instead
 //! - `hides_by_403`, in a class: true if a 403 may only mean that something is not there
 //! - `serial_writes`, in a class: true if the provider takes its writes one at a time
 
@@ -215,7 +215,7 @@ impl Preset {
 // === impl PresetClass ===
 
 impl PresetClass {
-    /// Returns the preset with the classes for its place.
+    /// Returns the preset named by `of`, to take its classes from.
     fn included(&self) -> Option<EmbeddedPreset> {
         self.of.as_deref().and_then(EmbeddedPreset::named)
     }

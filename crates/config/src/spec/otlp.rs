@@ -11,6 +11,7 @@ pub struct Otlp {
     pub endpoint: Uri,
     /// The CA of the collector's certificate; `None` for the system's CAs.
     pub ca: Option<PathBuf>,
-    /// The fraction of calls to begin a trace for, among calls without a trace by their client.
+    /// The fraction of calls to trace, from 0 to 1. It does not apply to calls already traced by
+    /// their client.
     pub sample: f64,
 }

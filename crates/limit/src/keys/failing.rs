@@ -41,8 +41,8 @@ pub(crate) struct FailingKey {
     /// The key's readable name; empty if it is not known.
     pub(crate) name: Box<str>,
     pub(crate) state: KeyState,
-    /// The latest time until which the upstream wants no call of the key. Only a success ends it
-    /// earlier.
+    /// The latest end of the waits asked for by the upstream: until then no call of the key is
+    /// sent. Only a success ends it earlier.
     pub(crate) named: Moment,
     pub(crate) forget_at: Moment,
     /// The number of the key's last failure, counted over all keys. The outcome of a call sent

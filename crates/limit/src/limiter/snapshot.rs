@@ -56,7 +56,7 @@ pub struct Snapshot {
 pub struct ClassView {
     /// The name of the class.
     pub name: Arc<str>,
-    /// The rank of the class.
+    /// The priority of the class.
     pub lane: Lane,
     /// The buckets of the class. If there is one per flow or credential, only the first few.
     pub buckets: Vec<BucketView>,
@@ -169,7 +169,7 @@ impl Limiter {
         self.parts.resources.pauses.views(self.latest(now), SHOWN)
     }
 
-    /// Returns the failing keys that may be tried soonest, at most `most`, with their names.
+    /// Returns the failing keys next to be tried, at most `most`, with their names.
     pub fn next_tried(&self, most: usize, now: Moment) -> Vec<(String, Key, KeyState)> {
         self.parts.stage.table().next_tried(most, self.latest(now))
     }

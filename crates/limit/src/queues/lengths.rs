@@ -1,4 +1,4 @@
-//! Queue lengths: counts the turns until a given place in one of many queues comes up.
+//! Queue lengths: counts the turns until a given position in one of many queues is reached.
 //!
 //! A call with `p` calls before it in its own queue waits until each of the other queues has had
 //! `min(length, p)` turns. A sum over 10,000 queues at every arrival would be too slow. So lengths

@@ -92,7 +92,7 @@ impl Move {
         self.next_queue = end;
     }
 
-    /// Returns the call that entered first among all old queues.
+    /// Returns the first call to have entered any of the old queues.
     fn first(&mut self, waiters: &Waiters) -> Option<WaiterIndex> {
         loop {
             let mut head = self.heads.peek_mut()?;
@@ -166,7 +166,7 @@ impl Queues {
         self.moving.as_mut()?.old.take_out(queue, index, &mut self.waiters)
     }
 
-    /// Puts a call into the new queue that replaces its old one.
+    /// Moves a call from its old queue to the new one.
     pub(crate) fn move_over(
         &mut self,
         index: WaiterIndex,

@@ -382,8 +382,8 @@ pub(crate) const PASSED: u32 = 9;
 /// The number of lanes with queues: all but the exempt one.
 const LANES: usize = 3;
 
-/// Returns the rank of a lane as an index. The exempt lane has no queue: a reload releases its
-/// calls.
+/// Returns the index of a lane, the highest priority first. The exempt lane has no queue: a reload
+/// releases its calls.
 fn rank(lane: Lane) -> usize {
     match lane {
         Lane::Exempt | Lane::High => 0,

@@ -68,6 +68,6 @@ impl WaiterWalk {
 /// The number of calls or queue groups to look at in one step of a search.
 pub(crate) const LOOKED_AT_ONCE: usize = 16;
 
-/// The most steps of one dispatch. Each may end one wait; the rest of the work is done in the next
-/// dispatch. Each operation dispatches twice, and stays far below a millisecond.
+/// The most steps of one dispatch, to keep each operation of the limiter far below a millisecond.
+/// Work left over is done in later dispatches.
 pub(crate) const STEPS: usize = 80;

@@ -38,8 +38,8 @@ impl Adaptive {
         self.rate < self.full
     }
 
-    /// Returns the burst at the present rate: so many tokens that an empty bucket fills in the same
-    /// time as at the full rate.
+    /// Returns the burst at the present rate. It shrinks with the rate, so that an empty bucket
+    /// fills in the same time.
     pub(crate) fn burst(&self, burst: NonZeroU32) -> NonZeroU32 {
         let slowed = (f64::from(burst.get()) * self.rate / self.full).round();
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between 0 and the burst")]
@@ -126,8 +126,8 @@ const WORTH_IT: f64 = 1.01;
 /// calls instead, because it needs more time to learn anything.
 const RECOVERY: f64 = 2.0;
 const RECOVERY_CALLS: f64 = 20.0;
-/// The seconds in which the rate grows from the good rate to the full one. At a low rate it takes
-/// the time of `PROBING_CALLS` calls instead.
+/// The seconds for the rate to grow from the good rate to the full one. At a low rate it takes the
+/// time of `PROBING_CALLS` calls instead.
 const PROBING: f64 = 30.0;
 const PROBING_CALLS: f64 = 200.0;
 

@@ -158,7 +158,7 @@ impl Bucket {
         is_kept.then(|| self.ready_after(1, now, now)).filter(|next| *next > now)
     }
 
-    /// Records that a key's retry was refused for want of a token, to keep the next token for it.
+    /// Records the refusal of a key's retry for lack of a token, to keep the next one for the key.
     pub(crate) fn pass_over(&mut self, key: KeyState, now: Moment) {
         if self.valve.as_mut().is_some_and(|valve| valve.pass_over(key, now)) {
             self.tat.set(self.tat.get().saturating_sub(self.period));
@@ -173,7 +173,7 @@ impl Bucket {
         }
     }
 
-    /// Records the failure of a retry, which can cost tokens.
+    /// Records the failure of a retry, and may remove tokens for it.
     pub(crate) fn failed(&mut self, now: Moment) {
         let tokens = self.whole_tokens(now);
         if let Some(valve) = &mut self.valve {
@@ -370,8 +370,8 @@ impl Clock for Nanoseconds {
 /// How long after its last call a bucket per flow or credential keeps its adapted rate.
 const REMEMBERED: Duration = Duration::from_secs(600);
 
-/// The longest time that is calculated with: 73 years. Sums of two such times still fit, and a
-/// longer wait is the same as "never".
+/// The longest time in calculations: 73 years. Sums of two such times still fit, and a longer wait
+/// is the same as "never".
 const HORIZON: u64 = 1 << 61;
 
 /// Returns a moment as nanoseconds, bounded for safe arithmetic.

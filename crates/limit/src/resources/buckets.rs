@@ -203,7 +203,7 @@ impl Buckets {
         }
     }
 
-    /// Records that a key's retry was refused, so that the next token can be kept for the key.
+    /// Records the refusal of a key's retry, so that the next token can be kept for the key.
     pub(crate) fn pass_over(&mut self, id: BucketId, key: KeyState, now: Moment) {
         if let Some(cell) = self.get_mut(id) {
             cell.bucket.pass_over(key, now);

@@ -97,7 +97,7 @@ pub(crate) struct Turn {
     pub(crate) now: Moment,
     /// The time when the call's tokens count as taken: `now`, or earlier if the driver was late.
     pub(crate) at: Moment,
-    /// The time since when the call has had all it needed; `None` if it did not wait.
+    /// The moment the call had all it needed; `None` if it did not wait.
     pub(crate) there_since: Option<Moment>,
 }
 

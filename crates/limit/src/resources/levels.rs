@@ -1,8 +1,8 @@
-//! Levels of quotas, as answers tell them: window or refill, how fast they are used, and their pace.
+//! The upstream's quotas, as responses report them: their kind, their use, and the pace of calls.
 //!
-//! A paced quota is used evenly: its calls leave one after another, each so long after the last as
-//! lets what is left last. Other tools may use the quota too: what answers say is left falls by more
-//! than the answers.
+//! A paced quota is used evenly: its calls are spaced so that the rest of the quota lasts until it
+//! is full again. Other tools may use the quota too: then the reported rest falls faster than by
+//! the gate's own calls.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::moment::Moment;
 use crate::outcome::{PauseLength, QuotaReading};
 use crate::quota::{QuotaId, QuotaKind, UseRate};
 
-/// The quotas in a gate's answers.
+/// The quotas reported in the responses to a gate's calls.
 #[derive(Debug, Default)]
 pub(crate) struct QuotaLevels {
     levels: HashMap<QuotaId, TrackedQuota>,
@@ -19,24 +19,24 @@ pub(crate) struct QuotaLevels {
     slows: bool,
 }
 
-/// A quota by the answers about it.
+/// A quota, as the responses about it show it.
 #[derive(Clone, Copy, Debug, Default)]
 struct TrackedQuota {
     last: QuotaPoint,
-    /// The answer that later ones are compared with to tell the kind.
+    /// An earlier response, to find out the kind by comparison with later ones.
     first: QuotaPoint,
     kind: QuotaKind,
-    /// The calls that come back in a second, if it refills.
+    /// The calls regained per second, if the quota refills steadily.
     refill: f64,
-    /// The calls that were missing when `refill` was last computed: the more, the better.
+    /// The number of missing calls at the last measurement of `refill`: the more, the more exact.
     measured: f64,
-    /// The time over which use is averaged.
+    /// The averaging time of the rates of use.
     over: Duration,
     /// The use by this gate, and by everybody.
     own: UseRate,
     all: UseRate,
     paces: bool,
-    /// The moment before which no call leaves.
+    /// The earliest moment to send the quota's next call, if it is paced.
     next: Moment,
 }
 
@@ -54,18 +54,18 @@ struct QuotaPoint {
 // === impl QuotaLevels ===
 
 impl QuotaLevels {
-    /// Returns the moment before which no call of a quota leaves.
+    /// Returns the earliest moment to send the next call of a paced quota.
     pub(crate) fn next(&self, quota: QuotaId) -> Moment {
         self.levels.get(&quota).map_or(Moment::ZERO, |level| level.next)
     }
 
-    /// Returns true if departures must be reported.
+    /// Returns true if each sent call must be reported here, because quotas are paced.
     pub(crate) fn slows(&self) -> bool {
         self.slows
     }
 
-    /// Returns the length of a used-up quota's pause: until a window ends, or until a refill has one more call.
-    /// A quota of neither kind is tried, ever more seldom.
+    /// Returns the length of a used-up quota's pause: until a window ends, or until a refill has
+    /// one more call. A quota of unknown kind is tried again, after longer and longer pauses.
     pub(crate) fn pause(&self, quota: QuotaId, told: &QuotaReading, most: Duration) -> PauseLength {
         let level = self.levels.get(&quota);
         match level.map_or(told.kind, |level| level.kind) {
@@ -78,7 +78,8 @@ impl QuotaLevels {
         }
     }
 
-    /// Records what an answer says. `went` is true if the call was let through to try a used-up quota.
+    /// Records a reading of the quota. `went` is true if the call tried a used-up quota and
+    /// succeeded.
     pub(crate) fn observe(&mut self, quota: QuotaId, told: &QuotaReading, went: bool, now: Moment) {
         let point = QuotaPoint::new(told, now);
         let level = self.levels.entry(quota).or_insert_with(|| TrackedQuota::new(point, told.kind));
@@ -92,8 +93,8 @@ impl QuotaLevels {
         }
     }
 
-    /// Records a departure. `tried` is the length of the last pause of a quota of no known kind. Returns the
-    /// moment of the next departure.
+    /// Records the sending of a call. `tried` is the length of the last pause, for a quota of
+    /// unknown kind. Returns the earliest moment to send the next call.
     pub(crate) fn depart(&mut self, quota: QuotaId, tried: Duration, now: Moment) -> Moment {
         let Some(level) = self.levels.get_mut(&quota) else { return Moment::ZERO };
         if level.kind == QuotaKind::Unknown && !tried.is_zero() {
@@ -104,7 +105,7 @@ impl QuotaLevels {
         level.next
     }
 
-    /// Returns when the call behind so many others of a paced quota leaves.
+    /// Returns when a call may be sent after `turns` other calls of a paced quota.
     pub(crate) fn after(&self, quota: QuotaId, turns: usize, now: Moment) -> Moment {
         let Some(level) = self.levels.get(&quota).filter(|level| level.paces) else { return Moment::ZERO };
         let turns = u32::try_from(turns).unwrap_or(u32::MAX);
@@ -155,7 +156,7 @@ impl TrackedQuota {
         self.last = point;
     }
 
-    /// Returns true if the quota would be used up before it is whole.
+    /// Returns true if the quota would be used up before it is full again.
     fn runs_out(&self) -> bool {
         let QuotaPoint { at, limit, left, ours, .. } = self.last;
         let used = self.all.per_second(self.over, at);
@@ -168,7 +169,7 @@ impl TrackedQuota {
             }
     }
 
-    /// Returns the time between two departures at which what is left lasts.
+    /// Returns the time between two calls for the rest of the quota to last until it is full again.
     fn gap(&self, now: Moment) -> Duration {
         let whole_in = (self.last.resets_at - now).as_secs_f64().max(1.0);
         // A little stays for what other tools use meanwhile, less and less towards the end.
@@ -194,7 +195,7 @@ impl QuotaPoint {
         Self { at, limit: limit as f64, left: left as f64, ours, resets_at: at + resets_in }
     }
 
-    /// Returns the seconds until the quota is whole.
+    /// Returns the seconds until the quota is full again.
     fn resets_in(&self) -> f64 {
         (self.resets_at - self.at).as_secs_f64()
     }
@@ -204,8 +205,8 @@ impl QuotaPoint {
         (self.resets_at - since.resets_at).as_secs_f64() - (since.resets_at - self.resets_at).as_secs_f64()
     }
 
-    /// Returns what this answer and a later one tell of the quota: the reset of a window stays, that of a
-    /// refill moves ahead by what was spent.
+    /// Returns the kind of the quota, by this response and a later one: the reset of a window
+    /// stays, the reset of a refill moves ahead with each spent call.
     fn kind(&self, later: &Self) -> Option<QuotaKind> {
         let used = later.limit - later.left;
         let spent = (self.left - later.left) * later.resets_in() / used.max(1.0);
@@ -233,15 +234,14 @@ pub(crate) const MOST: usize = 1024;
 const SECONDS: f64 = 2.0;
 /// The least time until a used-up quota is tried.
 const SECOND: Duration = Duration::from_secs(1);
-/// The bounds of the time over which use is averaged. Between them it is a twelfth of the longest time to a
-/// reset.
+/// The bounds of the averaging time of use; between them, a twelfth of the longest time to a reset.
 const LEAST_OVER: Duration = Duration::from_secs(5);
 const MOST_OVER: Duration = Duration::from_secs(300);
 /// The part of a paced quota's rate below which it is no longer paced.
 const STILL: f64 = 0.8;
-/// The part of a quota that is spare: one in so many.
+/// The part of a quota's limit left for other tools: one call in so many.
 const SPARE: f64 = 200.0;
-/// The seconds over which what is left of a quota that refills is spent.
+/// The seconds for spending the rest of a refilling quota.
 const SPENT_OVER: f64 = 60.0;
 /// The gap of a rate of zero.
 const LONGEST: Duration = Duration::from_secs(3600);

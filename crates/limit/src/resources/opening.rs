@@ -58,8 +58,8 @@ impl Valve {
         !self.is_open && self.passed_over.as_ref().is_some_and(has_waited)
     }
 
-    /// Records that a key's retry was refused because there was no token. Returns true if the
-    /// bucket gets a token for it: about every twentieth refused retry adds one.
+    /// Records the refusal of a key's retry for lack of a token. Returns true if the bucket gets a
+    /// token for it: about every twentieth refused retry adds one.
     pub(crate) fn pass_over(&mut self, key: KeyState, now: Moment) -> bool {
         let tried = |key: &KeyState| (key.failures, key.last_failure);
         if self.passed_over.as_ref().is_none_or(|least| tried(&key) < tried(least)) {

@@ -30,9 +30,10 @@ pub struct PauseView {
 pub(crate) struct Pauses {
     quotas: HashMap<QuotaId, PauseState>,
     pub(crate) levels: QuotaLevels,
-    /// The words of answers, by class and action, where the request tells another word or none.
+    /// The resources named in responses, by a hash of class and action. They replace the resource
+    /// expected from a request.
     learned: HashMap<u64, ResourceId>,
-    /// The resource of each class.
+    /// The [`ResourceId`] made from each class's name; pauses of one class are stored under it.
     classes: PerClass<ResourceId>,
     /// The latest end of any pause. Until the first pause, a check costs one comparison.
     last: Moment,
@@ -132,7 +133,7 @@ impl Pauses {
         Ends { shared: until(&QuotaId::ALL), own: own.unwrap_or_default() }
     }
 
-    /// Returns when the last pause of a call ends that the upstream asked for.
+    /// Returns the end of a call's last pause, counting only pauses asked for by the upstream.
     pub(crate) fn asked_until(&self, class: ClassId, quota: CallQuota) -> Moment {
         let all = self.of_call(class, quota).into_iter().chain([QuotaId::ALL]).filter(|_| !quota.is_free());
         all.map(|quota| self.until(quota)).max().unwrap_or_default()
@@ -142,7 +143,7 @@ impl Pauses {
         self.quotas.get(&quota).map_or(Moment::ZERO, |state| state.until)
     }
 
-    /// Records the departure of a call. Returns when its last pause ended.
+    /// Records the sending of a call. Returns when its last pause ended.
     pub(crate) fn depart(&mut self, class: ClassId, quota: CallQuota, now: Moment) -> Moment {
         let ends = self.ends(class, quota).all();
         if self.levels.slows() && !quota.is_free() {
@@ -154,13 +155,13 @@ impl Pauses {
         ends
     }
 
-    /// Returns when a call leaves at the earliest behind so many others of its quota.
+    /// Returns the earliest moment to send a call after `turns` other calls of its paced quotas.
     pub(crate) fn paced_after(&self, turns: usize, class: ClassId, quota: CallQuota, now: Moment) -> Moment {
         let all = self.of_call(class, quota).into_iter().chain([QuotaId::ALL]).filter(|_| self.levels.slows());
         all.map(|quota| self.levels.after(quota, turns, now)).max().unwrap_or_default()
     }
 
-    /// Records what an answer says of its quota.
+    /// Records the reading of a quota in a response.
     pub(crate) fn observe(&mut self, told: &QuotaReading, origin: Origin, outcome: Outcome, now: Moment) {
         let pause = Pause { charged: told.charged, length: PauseLength::Known(told.resets_in) };
         let Some(quota) = self.quota_of(pause, origin).filter(|_| !origin.quota.is_free()) else { return };
@@ -170,7 +171,7 @@ impl Pauses {
         self.last = self.last.max(self.levels.next(quota));
     }
 
-    /// Returns a pause as long as its quota needs.
+    /// Returns a pause with the length its used-up quota needs.
     pub(crate) fn fitted(&self, pause: Pause, told: Option<QuotaReading>, origin: Origin) -> Pause {
         let told = told.filter(|told| told.is_used_up() && told.charged == pause.charged);
         match (told.zip(self.quota_of(pause, origin)), pause.length) {
@@ -181,7 +182,7 @@ impl Pauses {
         }
     }
 
-    /// Returns an answer with the time of its quota's pause, if that ends before the quota is whole.
+    /// Returns an answer, with its wait limited to the time left of its used-up quota's pause.
     pub(crate) fn retimed(&self, answer: Answer, origin: Origin, now: Moment) -> Answer {
         let pause = answer.quota.filter(QuotaReading::is_used_up).and(answer.pause);
         match (answer.outcome, pause.and_then(|pause| self.quota_of(pause, origin))) {
@@ -198,7 +199,7 @@ impl Pauses {
         self.until(QuotaId::ALL).max(self.levels.next(QuotaId::ALL))
     }
 
-    /// Returns the quotas whose pauses stop a call, without that of the whole gate.
+    /// Returns the quotas of a call, except the whole gate's. A pause of any one stops the call.
     fn of_call(&self, class: ClassId, quota: CallQuota) -> [QuotaId; 5] {
         let CallQuota { holder, word } = quota;
         let class = self.class(class);

@@ -9,9 +9,9 @@
 /// For each number of missing tokens, the last call with so many missing.
 #[derive(Debug, Default)]
 pub(crate) struct Refunds {
-    /// The number of the last call that found the bucket full, or less than one token short.
+    /// The number of the last call to find the bucket full, or less than one token short.
     full: u64,
-    /// The number of the last call that found 1, 2, 3, ... whole tokens missing.
+    /// The numbers of the last calls to find 1, 2, 3, ... whole tokens missing.
     short: Vec<u64>,
 }
 

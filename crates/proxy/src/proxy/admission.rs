@@ -236,8 +236,8 @@ async fn wait(
     .await
 }
 
-/// Returns a connection for a call that the limiter does not give one to: an exempt call, a call in
-/// shadow, or one that switches protocols.
+/// Returns a connection for a call without one from the limiter: an exempt call, a call in shadow
+/// mode, or one that switches protocols.
 async fn own_route(gate: &GateParts, switch: Option<Switch>, context: &CallContext) -> Result<Route, CallFailure> {
     let route = match switch {
         Some(switch) => gate.upstream.dedicate().await.map(|connection| Route::Upgrade(connection, switch)),

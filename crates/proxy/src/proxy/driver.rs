@@ -58,7 +58,7 @@ struct DriverState {
     limiter: Limiter,
     /// The tasks to wake when the limiter may have decided on a waiting call.
     wakers: HashMap<Ticket, Waker>,
-    /// The moment for which the background task has set its timer.
+    /// The time of the background task's timer.
     alarm: Moment,
     /// The number of the configuration with the limits in force.
     generation: u64,

@@ -299,8 +299,8 @@ impl EgressListener {
         self.address
     }
 
-    /// Returns the CA that decrypts clients' TLS; `None` if no gate decrypted TLS when the listener
-    /// started.
+    /// Returns the CA for decrypting clients' TLS; `None` if no gate decrypted TLS at the start of
+    /// the listener.
     pub fn ca(&self) -> Option<Arc<tls::Interception>> {
         self.ca.as_ref().map(|ca| ca.get())
     }
@@ -368,8 +368,8 @@ enum Begins {
 const LISTENER: &str = "the egress listener";
 /// The listener's name in logs.
 const NAME: &str = "egress";
-/// The name of the gate for unencrypted calls to hosts that no gate lists. A configured gate cannot
-/// have this name.
+/// The name of the gate for unencrypted calls to hosts of no gate. A configured gate cannot have
+/// this name.
 pub const CLEAR: &str = "egress.others";
 const CONNECT: &[u8] = b"CONNECT ";
 /// The time for a client's first bytes, and for a request head; as at every listener.

@@ -30,7 +30,7 @@ use crate::limit::outcome::Charged;
 use crate::lock;
 use crate::upstream::{BodyPrefix, ResponseBody, SendError, UpgradeAnswer};
 
-/// A call that was sent and has no outcome yet. Dropping it then means that the caller hung up.
+/// A sent call without an outcome so far. Dropping it then means that the caller hung up.
 struct SentCall<'a> {
     gate: &'a GateParts,
     context: &'a mut CallContext,
@@ -337,7 +337,7 @@ impl Drop for SentCall<'_> {
     }
 }
 
-/// The header of an answer that the upstream confirmed and the gate sent from its store.
+/// The header of a stored answer, sent after the upstream confirmed it.
 const CACHE: HeaderName = HeaderName::from_static("tidegate-cache");
 /// The outcome if nothing was learned about the upstream.
 const NOTHING: Answer = Answer::new(Outcome::Abandoned, None);

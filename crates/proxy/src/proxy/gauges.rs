@@ -108,8 +108,8 @@ fn as_count(count: u64) -> f64 {
     count as f64
 }
 
-/// Updates the metrics of shared buckets: sums over the gates, and what the last answer told one of
-/// them.
+/// Updates the metrics of shared buckets: sums over the gates, and numbers from the last answer to
+/// one of them.
 fn show_shared(gate: &str, now: &[Snapshot], passing: &mut ScrapeGauges) {
     let mut by_name = BTreeMap::<String, Vec<&SharedView>>::new();
     for (name, view) in now.iter().flat_map(shared_by_name) {

@@ -1,10 +1,10 @@
-//! The host names by which clients may address a gate.
+//! The host names accepted in requests to a gate.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use http::uri::Authority;
 
-/// The host names by which clients may address a gate.
+/// The host names accepted in requests to a gate.
 #[derive(Debug)]
 pub(crate) struct Hosts {
     /// The names in lower case. There are few, so each is compared: a hash table would have to hash

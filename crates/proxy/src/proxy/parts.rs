@@ -22,7 +22,7 @@ pub(crate) struct GateParts {
     pub(crate) upstream: Upstream,
     /// The stored answers: the upstream is asked whether they are still current.
     pub(crate) answers: revalidate::Answers,
-    /// The rate-limit signal of the response that asked for the last pause.
+    /// The rate-limit signal behind the last pause.
     pub(crate) last_signal: Mutex<Option<Signal>>,
     /// Authenticates callers, if the gate requires it. Only a restart changes it.
     pub(crate) clients: Option<Arc<Clients>>,

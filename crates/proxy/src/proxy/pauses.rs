@@ -8,8 +8,8 @@ use crate::limit::snapshot::PauseView;
 use crate::lock;
 use crate::status::text::duration;
 
-/// The pauses whose beginning was logged. A pause that is shorter than a second may fall between
-/// two checks, and then appears only in the metrics.
+/// The pauses with a logged beginning. A pause shorter than a second may fall between two checks,
+/// and then appears only in the metrics.
 #[derive(Debug, Default)]
 pub(super) struct PauseLog {
     known: Vec<QuotaId>,

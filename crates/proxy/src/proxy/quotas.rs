@@ -1,5 +1,5 @@
-//! The upstream's own quotas, by its last responses: when each runs out, and who spends it. They are
-//! shown to people and decide nothing.
+//! The upstream's own quotas, by its last responses: when each runs out, and its main users. They
+//! are shown to people and decide nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
@@ -25,16 +25,16 @@ pub(crate) struct QuotaLevel {
     /// The moment the quota is full again.
     pub(crate) resets_at: Option<Moment>,
     pub(crate) at: Moment,
-    /// When it is used up at the present rate, if that is before it is full.
+    /// When the quota is used up at the present rate; `None` if it is full again earlier.
     pub(crate) runs_out: Option<Moment>,
-    /// The net use, and the time over which it is averaged.
+    /// The net use, and its averaging time.
     used: UseRate,
     over: Duration,
     /// The calls by the row of their caller.
     spenders: BTreeMap<usize, u32>,
 }
 
-/// A quota with little left, which a pause saves for other users.
+/// A quota with little left; a pause saves the rest for other users.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct QuotaReserve {
     pub(crate) left: u64,
@@ -44,8 +44,8 @@ pub(crate) struct QuotaReserve {
 // === impl Quotas ===
 
 impl Quotas {
-    /// Notes the quotas in an answer. `whose` is the hash of the credential or account, or zero; `caller`
-    /// is the row of the caller.
+    /// Records the quotas in a response; `caller` is the row of the call's caller, and `whose` the
+    /// hash of its credential or account, or zero.
     pub(crate) fn note(&self, quotas: Vec<Quota>, whose: u64, caller: usize, now: Moment) {
         if quotas.is_empty() {
             return;
@@ -73,9 +73,9 @@ impl Quotas {
         known.iter().map(row).collect()
     }
 
-    /// Returns the quota that a pause saves for other users, if that is the reason of the pause:
-    /// some of the quota is left, but at most the fraction `reserve`, and the pause ends when the
-    /// quota is full again, or earlier. `None` for other pauses; those the upstream asked for.
+    /// Returns the quota saved for other users by a pause: some of it is left, but at most the
+    /// fraction `reserve`, and the pause ends when it is full again, or earlier. `None` for other
+    /// pauses: the upstream asked for them.
     pub(crate) fn kept(&self, of: QuotaId, reserve: f64, ends: Moment, now: Moment) -> Option<QuotaReserve> {
         let known = lock(&self.0);
         let is_named = known.keys().any(|(resource, _)| ResourceId::named(resource) == of.resource);
@@ -86,8 +86,7 @@ impl Quotas {
         meant.filter_map(|(_, seen)| seen.kept(reserve, ends, now)).min_by_key(|kept| kept.left)
     }
 
-    /// Returns a description of the quota that a pause is about: `gate`, `class reads`, `core of
-    /// credential 1a2b3c`.
+    /// Returns a description of a paused quota: `gate`, `class reads`, `core of credential 1a2b3c`.
     pub(crate) fn describe(&self, quota: QuotaId, policy: &Policy) -> String {
         let QuotaId { holder, resource } = quota;
         let is_of = |class: &&ClassPolicy| ResourceId::of_class(&class.name) == resource;
@@ -153,7 +152,7 @@ impl QuotaLevel {
         self.at = now;
     }
 
-    /// Returns the callers that spend most.
+    /// Returns the callers spending most of the quota, each with its share.
     fn spenders(&self, agent: impl Fn(usize) -> String) -> Vec<QuotaSpender> {
         let all = self.spenders.values().map(|calls| f64::from(*calls)).sum::<f64>();
         let spender =
@@ -183,7 +182,7 @@ fn name(whose: u64) -> String {
 /// How far the end of a pause and the reset of its quota may differ: each is computed from its own
 /// reading of the clock, and upstreams send whole seconds.
 const SLACK: Duration = Duration::from_secs(2);
-/// The bounds of the time over which use is averaged; between them, a twelfth of the time to the reset.
+/// The bounds of the averaging time of use; between them, a twelfth of the time to the reset.
 const LEAST_OVER: Duration = Duration::from_secs(5);
 const MOST_OVER: Duration = Duration::from_secs(300);
 /// The most spenders to show.

@@ -45,7 +45,7 @@ impl Responder {
         Self { gate, kind, clock, refusals: AtomicU64::new(0), hasher: RandomState::new() }
     }
 
-    /// Returns the gate's own answer to a call that got no response from the upstream.
+    /// Returns the gate's own answer to a call without a response from the upstream.
     pub(crate) fn answer(&self, failure: &CallFailure, context: &CallContext) -> Response<Body> {
         let class = context.config.meters.class_name(context.call.class);
         let method = &context.method;
@@ -153,8 +153,8 @@ fn speaks_of_the_upstream(failure: &CallFailure) -> bool {
     !matches!(failure, CallFailure::Client | CallFailure::Denied(_) | CallFailure::Forbidden(_))
 }
 
-/// Adds the headers that every answer of the gate itself has: one against caching, and one with the
-/// reason of a refusal.
+/// Adds the headers of the gate's own answers: one against caching, and one with the reason of a
+/// refusal.
 fn mark(headers: &mut HeaderMap, reason: Option<Reason>) {
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     if let Some(reason) = reason {

@@ -42,7 +42,7 @@ struct AnswersState {
     names_mislead: AtomicBool,
 }
 
-/// A request whose answer may be stored, with the stored answer if there is one.
+/// A request with a storable answer, and the stored answer if there is one.
 pub(crate) struct Question {
     answers: Answers,
     identity: Arc<Identity>,

@@ -128,18 +128,18 @@ impl Tally {
         self.bypassed.exported.increment(1);
     }
 
-    /// Counts a call that got a stored answer, confirmed by the upstream.
+    /// Counts a call answered with a stored answer, after the upstream confirmed it.
     pub(crate) fn revalidated(&self) {
         self.revalidated.fetch_add(1, Relaxed);
     }
 
-    /// Counts a response with links to the upstream itself, which bypass the gate. Returns true the
-    /// first time.
+    /// Counts a response with links past the gate, to the upstream itself. Returns true the first
+    /// time.
     pub(crate) fn passed_links(&self) -> bool {
         self.links_passed.fetch_add(1, Relaxed) == 0
     }
 
-    /// Counts a call that the upstream rejected for this reason.
+    /// Counts a call rejected by the upstream for this reason.
     pub(crate) fn rejected(&self, by: Rejection) {
         let now = self.clock.now();
         if let Some((count, at)) = lock(&self.lately).rejections.get_mut(by as usize) {

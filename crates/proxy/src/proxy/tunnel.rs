@@ -25,11 +25,11 @@ use crate::lock;
 use crate::places::Busy;
 use crate::upstream::Protocol;
 
-/// The place to pass a tunnel from a call to the task of its connection.
+/// A slot for passing a tunnel from a call to the task of its connection.
 #[derive(Clone, Default)]
 pub(crate) struct UpgradeSlot(Arc<Mutex<Option<Tunnel>>>);
 
-/// What a call that asks for another protocol needs to make a tunnel, if the upstream agrees.
+/// What an upgrading call needs to make a tunnel, if the upstream accepts the other protocol.
 pub(crate) struct Switch {
     pub(crate) protocol: Protocol,
     slot: UpgradeSlot,

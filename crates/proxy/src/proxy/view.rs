@@ -121,7 +121,7 @@ impl Gate {
         Some(format!("{who} paused: {}; that ends in {ends}.", self.pause(last).because()))
     }
 
-    /// Forgets the failing keys whose names `is_meant` selects, so that their next calls are not
+    /// Forgets the failing keys with names accepted by `is_meant`, so that their next calls are not
     /// delayed. Returns how many there were.
     pub async fn forget(&self, is_meant: &(dyn Fn(&str) -> bool + Sync)) -> usize {
         let mut keys = 0;
@@ -133,7 +133,7 @@ impl Gate {
         keys
     }
 
-    /// Ends the pauses that the upstream asked for, and returns how many there were. With
+    /// Ends the pauses asked for by the upstream, and returns how many there were. With
     /// `everywhere`, also ends them at the gates that share a bucket.
     pub fn lift_pauses(&self, everywhere: bool) -> usize {
         let pauses = self.own().drivers().map(|driver| driver.lift_pauses(everywhere)).max().unwrap_or_default();

@@ -1,4 +1,5 @@
-//! `tidegate audit`: who calls most, who goes in circles, and which bucket each caller needs.
+//! `tidegate audit`: the callers with the most calls, calls repeated in vain, and the bucket each
+//! caller needs.
 //!
 //! One pass over a log, in order of arrival and in bounded memory. `callers` counts each caller's
 //! calls, `loops` finds calls repeated in vain, and `renewals` finds leases that were renewed late.

@@ -40,7 +40,7 @@ pub struct Setup {
     pub picture: Picture,
 }
 
-/// The file of a built-in scenario: a scenario, with its limits in place of files with limits.
+/// The file of a built-in scenario: a scenario, together with the limits to compare.
 #[derive(Deserialize)]
 struct BuiltinFile {
     limits: Vec<LimitsText>,
@@ -48,7 +48,7 @@ struct BuiltinFile {
     scenario: toml::Table,
 }
 
-/// Limits with a name, as the text of a gate.
+/// Named limits to compare. `gate` has the keys of one gate's configuration, as TOML.
 #[derive(Deserialize)]
 struct LimitsText {
     name: String,
@@ -143,7 +143,7 @@ impl Builtin {
     }
 }
 
-/// Returns the numbers of scenarios that follow from others.
+/// Returns values for scenarios, computed from the parameters.
 fn derived(numbers: &Parameters) -> impl Iterator<Item = (&'static str, String)> {
     let rate = numbers.number("rate");
     let gates = numbers.number("replicas");
@@ -175,7 +175,7 @@ fn limits(name: &str, lines: &str) -> Result<Limits, WrongParameter> {
     Ok(Limits { name: name.to_owned(), gate: gate.expect("there is one above") })
 }
 
-/// Returns the first problem, without its place.
+/// Returns the first problem, without its position in the configuration.
 fn first(problems: &[Problem]) -> String {
     let first = problems.first().map(ToString::to_string).unwrap_or_default();
     first.split_once(": ").map_or(&*first, |(_, what)| what).to_owned()

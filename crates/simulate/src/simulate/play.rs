@@ -293,7 +293,8 @@ fn controllers(scenario: &Scenario, step: Duration) -> Vec<SimulatedController<'
     all
 }
 
-/// Returns the length of a step in the counts over time, short enough for a chart.
+/// Returns the time between two points of a run's charts: at least `length` / 250, so that a chart
+/// has at most 250 points.
 fn step(length: Duration) -> Duration {
     let wanted = length.as_secs_f64() / 250.0;
     let steps = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5];

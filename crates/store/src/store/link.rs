@@ -23,7 +23,7 @@ use crate::spec::{Store, StoreAddress};
 #[derive(Debug)]
 pub(super) struct Link {
     session: Arc<StoreSession>,
-    /// Notices that a store is back which no gate asks.
+    /// Redials an unreachable store, to notice its return even without requests.
     _redialling: AbortOnDropHandle<()>,
 }
 

@@ -22,11 +22,11 @@ pub(super) struct Node {
 /// The results of the connection attempts so far.
 #[derive(Debug, Default)]
 struct DialResults {
-    /// The number of failed ones.
+    /// The number of failed attempts.
     failures: u64,
-    /// The fault of the last one that failed.
+    /// The fault of the last failed attempt.
     fault: Option<Fault>,
-    /// The server that the last good one led to.
+    /// The server reached by the last successful attempt.
     at: Option<Endpoint>,
 }
 
@@ -68,7 +68,7 @@ impl Node {
         self.is_broken.store(true, Ordering::SeqCst);
     }
 
-    /// Returns the server that the last connection led to; `None` for a Unix socket.
+    /// Returns the server reached by the last connection; `None` for a Unix socket.
     pub(super) fn at(&self) -> Option<Endpoint> {
         lock(&self.dials).at.clone()
     }

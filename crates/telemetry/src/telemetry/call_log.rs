@@ -31,7 +31,7 @@ use crate::controls::json_in_clear;
 use crate::limit::Reason;
 use crate::moment::Moment;
 
-/// A handle that sends records to the call log. Cheap to clone.
+/// A handle for sending records to the call log. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct CallLog {
     lines: mpsc::Sender<Entry>,
@@ -39,7 +39,7 @@ pub struct CallLog {
     takes_all: bool,
 }
 
-/// The functions that make trace spans from records.
+/// The functions for making trace spans from records.
 #[derive(Clone)]
 pub struct Spans {
     /// True if some calls without a trace get a new one.
@@ -97,7 +97,7 @@ pub struct CallRecord {
 pub struct CallClass {
     /// The name of the class.
     pub name: Box<str>,
-    /// The lane (rank) of the class.
+    /// The priority of the class: `exempt`, `high`, `normal` or `low`.
     pub lane: &'static str,
     /// True in shadow mode: the calls of the class are sent at once, and what the limits would have
     /// done is only counted.
@@ -311,7 +311,7 @@ fn hash(hash: u64) -> String {
     format!("{hash:016x}")
 }
 
-/// The most entries that may wait for the disk: those of about a second on a busy gate, 2 MiB.
+/// The most entries waiting for the disk: those of about a second on a busy gate, 2 MiB.
 const PENDING: usize = 8192;
 
 /// The longest wait for the disk at the end of the process.

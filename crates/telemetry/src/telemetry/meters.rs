@@ -24,7 +24,7 @@ pub struct GateMeters {
     pub gate: Arc<str>,
     /// The upstream's host and port, as the label `host` of client-go's metrics.
     host: Arc<str>,
-    /// The histogram of waits that client-go has too, by HTTP method.
+    /// The histograms of waits under client-go's own metric name, by HTTP method.
     client_go: [OnceLock<Histogram>; METHODS.len()],
     classes: Vec<ClassMeters>,
     /// The pairs of group and resource used as labels so far. A reload keeps this set, so that its
@@ -37,7 +37,7 @@ pub struct GateMeters {
 struct ClassMeters {
     name: Arc<str>,
     lane: &'static str,
-    /// The number of calls that arrived, for the status page.
+    /// The number of arrived calls, for the status page.
     came: AtomicU64,
     decisions: [Counter; Decision::ALL.len()],
     calls: [[OnceLock<Counter>; CODES.len()]; Verb::ALL.len()],
@@ -124,7 +124,7 @@ impl GateMeters {
         }
     }
 
-    /// Counts a call whose client got an answer with this status.
+    /// Counts a call answered with this status.
     pub fn answered(&self, class: ClassId, verb: Verb, status: u16) {
         if let Some(meters) = self.class(class) {
             let code = usize::from(status / 100).min(CODES.len() - 1);
@@ -136,7 +136,7 @@ impl GateMeters {
         }
     }
 
-    /// Records the wait of a call that was sent.
+    /// Records the wait of a sent call.
     pub fn waited(&self, class: ClassId, reason: Reason, wait: Duration) {
         if let Some(meters) = self.class(class) {
             let labels = || table::WAIT_SECONDS.histogram(&[&self.gate, &meters.name, reason.word()]);
@@ -179,7 +179,7 @@ impl GateMeters {
         metric.counter(&[&[&self.gate, self.class_name(class)], words].concat()).increment(1);
     }
 
-    /// Records the wait that a call in shadow mode would have had.
+    /// Records the would-be wait of a call in shadow mode.
     pub fn would_have_waited(&self, class: ClassId, reason: Reason, wait: Duration) {
         let labels = [&self.gate, self.class_name(class), reason.word()];
         table::SHADOW_WAIT_SECONDS.histogram(&labels).record(wait.as_secs_f64());
@@ -196,7 +196,7 @@ impl GateMeters {
         self.class(class).map_or("other", |meters| &meters.name)
     }
 
-    /// Returns the rank of a class.
+    /// Returns the priority of a class.
     pub fn lane(&self, class: ClassId) -> &'static str {
         self.class(class).map_or("other", |meters| meters.lane)
     }

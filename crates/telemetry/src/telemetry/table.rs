@@ -20,11 +20,11 @@ pub struct Metric {
     pub help: &'static str,
     /// The names of the labels, in the order of their values.
     pub labels: &'static [&'static str],
-    /// The time from which a scrape of the metrics contains this one.
+    /// When scrapes begin to contain the metric.
     pub since: Since,
 }
 
-/// The time from which a metric is listed. Prometheus cannot see the first event of a counter that
+/// When scrapes begin to contain a metric. Prometheus cannot see the first event of a counter that
 /// the event creates (`rate` and `increase` miss it). So every metric whose label values are known
 /// in advance is listed at zero from the start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -65,8 +65,7 @@ struct HeldCredential {
     /// The end of the credential's validity; `None` if it is valid until the upstream refuses it.
     ends: Option<Moment>,
     refresh_at: Moment,
-    /// The time at which the credential becomes doubtful: later calls first wait briefly for a new
-    /// one.
+    /// From this time on the credential is doubtful: calls first wait briefly for a new one.
     doubtful_at: Moment,
     number: u64,
 }
@@ -173,7 +172,7 @@ impl Exec {
 }
 
 impl ExecState {
-    /// Records the result of a run. The answer has a token, and the time for which it is valid.
+    /// Records the result of a run: a token and its lifetime, or a failure.
     fn ended(&mut self, answer: Result<(Option<String>, Option<Duration>), PluginFailure>, command: &str, now: Moment) {
         self.running = None;
         match answer {

@@ -7,7 +7,7 @@ use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::GeneralName;
 use x509_parser::time::ASN1Time;
 
-/// A certificate that was read.
+/// The parsed fields of a certificate.
 #[derive(Debug)]
 pub(super) struct CertificateFields<'a>(X509Certificate<'a>);
 

@@ -27,8 +27,8 @@ fn kept(quota: &Quota, reserve: f64) -> u64 {
     (quota.limit.unwrap_or(0) as f64 * reserve).floor() as u64
 }
 
-/// Returns the quota in a response to be used up first, unless there is a Retry-After. `charged` returns
-/// the resource of a pause.
+/// Returns the scarcest quota in a response; `None` if the response has a Retry-After. `charged`
+/// returns the resource of a pause.
 pub(in crate::api) fn scarcest(
     honoured: Signals,
     reserve: f64,

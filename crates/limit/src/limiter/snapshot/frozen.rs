@@ -20,11 +20,11 @@ pub struct FrozenLimiter {
     pub keys: Vec<FrozenKey>,
     /// The pauses in force.
     pub pauses: Vec<FrozenPause>,
-    /// The tokens in the buckets of each part of the gate.
+    /// The tokens in the saved buckets, each with the bucket's owner.
     pub buckets: Vec<(FrozenPart, Levels)>,
 }
 
-/// The part of a gate with a bucket.
+/// The owner of a saved bucket: a gate, its retries or a class.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FrozenPart {
     /// The whole gate.
@@ -35,7 +35,7 @@ pub enum FrozenPart {
     Class(Arc<str>),
 }
 
-/// A failing key.
+/// A failing key, as saved for a restart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrozenKey {
     /// The key; its fields are hashes.
@@ -46,7 +46,7 @@ pub struct FrozenKey {
     pub status: Option<u16>,
     /// The time until a call may test the key again.
     pub ready: Duration,
-    /// The time left of a wait the upstream itself asked for.
+    /// The time left of a wait asked for by the upstream itself.
     pub named: Duration,
     /// The time until the key is forgotten.
     pub forget: Duration,

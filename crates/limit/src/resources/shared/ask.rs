@@ -106,8 +106,8 @@ pub struct Wish {
 pub struct Fallback {
     /// The gate's calls per second if no answer comes; zero if its calls wait.
     pub rate: f64,
-    /// The calls sent without this store since its last answer. The first request of a batch has
-    /// the number for all of the gate's buckets.
+    /// The number of calls sent during an outage of the store, since its last answer. The first
+    /// request after the outage carries the sum over all of the gate's buckets; others carry zero.
     pub sent: u64,
 }
 
@@ -116,14 +116,16 @@ pub struct Fallback {
 pub struct StoreAnswer {
     /// The number of tokens granted.
     pub granted: u32,
-    /// Nanoseconds from the store's now to the first of these tokens, or to the next token if none
-    /// is granted; below zero if it has been there for a while.
+    /// The nanoseconds until the first granted token is available, counted from the store's time of
+    /// the answer; negative if it has been available for a while. If no token is granted, the same
+    /// for the next token.
     pub first: i64,
     /// The time per token now in force, from the gate with the lowest rate.
     pub period: Duration,
     /// The tokens in the bucket before the grant; below zero if some are promised.
     pub level: f64,
-    /// The number of the bucket's present life; a store that forgot the bucket starts another.
+    /// The number of the bucket's present life in the store. A new life begins when the store has
+    /// lost the bucket.
     pub epoch: u64,
     /// The number of gates sharing the bucket.
     pub members: u32,
@@ -193,8 +195,8 @@ impl Wish {
 // === impl StoreAnswer ===
 
 impl StoreAnswer {
-    /// Returns the time from the store's now until the token after the first `tokens` granted ones;
-    /// zero if that token is available already.
+    /// Returns the time until the token after the first `tokens` granted ones is available, counted
+    /// from the store's time of the answer; zero if it is available already.
     pub(super) fn until(&self, tokens: u32) -> Duration {
         let period = i64::try_from(self.period.as_nanos()).unwrap_or(i64::MAX);
         let nanos = self.first.saturating_add(period.saturating_mul(i64::from(tokens)));
@@ -224,9 +226,9 @@ impl SharedLimits {
         }
     }
 
-    /// Returns the default time for which granted tokens are valid (the lease). It is taken from
-    /// the burst, so it is a quarter of the time until a burst fills, or less if nothing of a small
-    /// burst would be left.
+    /// Returns the default lease: the time granted tokens are valid. It is taken from the burst, so
+    /// it is a quarter of the time until a burst fills, or less if nothing of a small burst would
+    /// be left.
     fn auto_lease(bucket: &BucketPolicy) -> Duration {
         let token = 1.0 / bucket.rate;
         let burst = f64::from(bucket.burst.get()) / bucket.rate;
@@ -250,8 +252,8 @@ pub(super) fn micros(micros: f64) -> Duration {
     Duration::from_nanos((micros * 1e3) as u64)
 }
 
-/// The most paused quotas a store keeps for a bucket. Past this number the pause that ends first is
-/// dropped.
+/// The most paused quotas a store keeps for a bucket. Past this number, the pause with the earliest
+/// end is dropped.
 pub const MOST_PAUSES: usize = 64;
 /// The longest time to promise tokens ahead. With a shorter time there are more requests; with a
 /// longer one a gate of little demand waits longer.

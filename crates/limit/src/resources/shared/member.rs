@@ -58,7 +58,7 @@ struct Schedule {
     early_from: Moment,
     /// The earliest useful moment for a request.
     not_before: Moment,
-    /// The time until which there are enough tokens for all waiting calls.
+    /// Until this time there are enough tokens for all waiting calls.
     enough_until: Moment,
     /// The moment of the last request without waiting calls.
     ahead_at: Moment,
@@ -80,7 +80,7 @@ pub(crate) struct Want {
     pub(crate) calls: usize,
     /// How many of the waiting calls have a free slot under the limits on calls in flight.
     pub(crate) slots: usize,
-    /// The time that the newest waiting call can still wait.
+    /// How long the newest waiting call can still wait.
     pub(crate) within: Duration,
 }
 

@@ -28,7 +28,7 @@ pub(super) struct Tokens {
 pub struct TokenTally {
     /// The tokens granted.
     pub granted: u64,
-    /// The granted tokens that calls have spent.
+    /// The granted tokens spent by calls.
     pub spent: u64,
     /// The granted tokens not spent in time.
     pub expired: u64,
@@ -110,8 +110,7 @@ impl Tokens {
         self.valid(now).take_while(|token| token.available <= now).count()
     }
 
-    /// Spends a token that could be spent at `at` and is valid at `now`. Returns false if there is
-    /// none.
+    /// Spends a token available at `at` and still valid at `now`. Returns false if there is none.
     pub(super) fn take(&mut self, at: Moment, now: Moment, number: u64) -> bool {
         while self.held.front().is_some_and(|token| token.expires < now) {
             self.held.pop_front();
@@ -127,7 +126,7 @@ impl Tokens {
         true
     }
 
-    /// Gives back the token taken under `number`. Returns false if that was too long ago.
+    /// Gives back the token taken under `number`. Returns false if it was taken too long ago.
     pub(super) fn give_back(&mut self, number: u64) -> bool {
         let place = self.taken.iter().position(|(other, _)| *other == number);
         let Some((_, token)) = place.and_then(|place| self.taken.remove(place)) else { return false };

@@ -27,7 +27,7 @@ use crate::proxy::parts::GateParts;
 use crate::proxy::tally::Tally;
 use crate::telemetry::table;
 
-/// A counter of the waits and refusals that calls in shadow mode would have met.
+/// A counter of the would-be waits and refusals of calls in shadow mode.
 struct Counter {
     config: Arc<GateConfig>,
     tally: Arc<Tally>,
@@ -84,8 +84,8 @@ pub(super) fn permit(
     unmetered(Some(told), Some(ended))
 }
 
-/// Waits in the queue in the place of a call that was sent already, and reports the call's outcome
-/// to the limiter.
+/// Waits in the queue on behalf of a call sent already, and reports the call's outcome to the
+/// limiter.
 async fn shadow_task(
     driver: Driver,
     mut ticket: HeldTicket,

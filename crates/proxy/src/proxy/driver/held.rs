@@ -53,27 +53,27 @@ pub(crate) struct HeldSlot {
     _beside: Option<Box<Self>>,
 }
 
-/// The part of a call's outcome that is reported to the limiter.
+/// How much of a call's outcome is reported to the limiter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Learning {
     #[default]
     All,
-    /// Only a pause that the upstream asks for, because all calls must respect it.
+    /// Only a pause asked for by the upstream, because all calls must respect it.
     Pauses,
     Nothing,
 }
 
-/// How a call sent without limits is reported to the limiter, and to the task that waits in its
-/// place in shadow mode.
+/// How a call sent without limits is reported: to the limiter and, in shadow mode, to the task
+/// waiting in the queue on its behalf.
 #[derive(Default)]
 pub(crate) struct ShadowEntry {
     pub(crate) learns: Learning,
     pub(crate) told: Option<oneshot::Sender<Settlement>>,
-    /// Dropped at the end of the call's body, which tells the waiting task that the call has ended.
+    /// Dropped at the end of the call's body, to report the call's end to the waiting task.
     pub(crate) ended: Option<oneshot::Sender<()>>,
 }
 
-/// The outcome of a call in shadow mode, for the task that waits in its place.
+/// The outcome of a call in shadow mode, for the task waiting in the queue on its behalf.
 pub(crate) struct Settlement {
     pub(crate) answer: Answer,
     pub(crate) key: Option<Key>,

@@ -34,8 +34,8 @@ struct News {
     count: usize,
     /// The first few of these keys.
     first: Vec<KeyNews>,
-    /// The time until which no further line of this kind is written, because one about many keys
-    /// was.
+    /// The end of the silence after a line about many keys: until then no line of this kind is
+    /// written.
     quiet_until: Option<Moment>,
 }
 

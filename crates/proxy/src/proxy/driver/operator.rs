@@ -20,7 +20,7 @@ impl Driver {
         });
     }
 
-    /// Restores the limiter's state from an earlier process, which ended `gap` ago.
+    /// Restores the limiter's state from an earlier process; `gap` is the time since its end.
     pub(crate) fn thaw(&self, frozen: &FrozenLimiter, gap: Gap) {
         self.operate(|state, now| state.limiter.thaw(frozen, gap, now));
     }
@@ -40,8 +40,8 @@ impl Driver {
         }
     }
 
-    /// Gives back the place on a connection that a permit includes, because the call finds a
-    /// connection by itself.
+    /// Gives back a permit's room on a connection, because the call gets its connection by other
+    /// means.
     pub(crate) fn give_room(&self, permit: &HeldPermit, group: Group) {
         if !permit.is_exempt() {
             self.operate(|state, now| state.limiter.add_room(group, 1, now));
@@ -62,8 +62,8 @@ impl Driver {
         self.lock().bypass_until
     }
 
-    /// Forgets the failing keys whose names `is_meant` selects, a few at a time, and returns how
-    /// many.
+    /// Forgets the failing keys with names accepted by `is_meant`, a few at a time. Returns their
+    /// number.
     pub(crate) async fn forget(&self, is_meant: &(dyn Fn(&str) -> bool + Sync)) -> usize {
         let mut walk = Walk::default();
         let mut forgotten = 0;
@@ -120,5 +120,5 @@ impl Driver {
     }
 }
 
-/// A number of places on connections that calls never use up, for shadow mode.
+/// The room on connections in shadow mode: more than calls can use up.
 const BOUNDLESS: i64 = 1 << 40;

@@ -1,4 +1,4 @@
-//! Who may use the forward proxy: TLS to the proxy itself, and the clients' credentials.
+//! Access to the forward proxy: TLS to the proxy itself, and the clients' credentials.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::credentials::Secret;
 use crate::proxy::listener::{Handshakes, Stream};
 use crate::tls;
 
-/// Checks who may use the forward proxy.
+/// The access check of the forward proxy.
 #[derive(Debug)]
 pub(super) struct Access {
     /// The token all clients must send, if one is configured.

@@ -7,8 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::upstream::ForbiddenAddress as Forbidden;
 
-/// Refuses addresses that must not be connected to, such as loopback; metadata services are among
-/// them.
+/// Refuses forbidden addresses, such as loopback and metadata services.
 pub fn judge(address: IpAddr) -> Result<(), Forbidden> {
     match address.to_canonical() {
         IpAddr::V4(address) => judge_v4(address),
@@ -19,8 +18,7 @@ pub fn judge(address: IpAddr) -> Result<(), Forbidden> {
     }
 }
 
-/// Refuses addresses that must not be connected to, such as loopback; metadata services are
-/// allowed.
+/// Refuses forbidden addresses, such as loopback, but allows metadata services.
 pub(super) fn judge_but_metadata(address: IpAddr) -> Result<(), Forbidden> {
     judge(address).or_else(|why| if why == Forbidden::Metadata { Ok(()) } else { Err(why) })
 }

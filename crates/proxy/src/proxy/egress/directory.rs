@@ -112,7 +112,7 @@ impl Directory {
         }
     }
 
-    /// Decides what happens to a tunnel or call to a host that no gate lists.
+    /// Decides what happens to a tunnel or call to a host of no gate.
     fn other(&self, origin: &Origin) -> Result<Fate<'_>, EgressRefusal> {
         let is_named = matches!(&origin.host, Host::Name(name) if self.is_passed(name));
         match self.egress.others {
@@ -150,8 +150,7 @@ impl Directory {
         }
     }
 
-    /// Returns the function that allows or refuses an address before the egress listener connects
-    /// to it.
+    /// Returns the check of an address before the egress listener connects to it.
     pub fn judge(&self) -> crate::upstream::Judge {
         match self.egress.metadata {
             HostFate::Refuse => super::address::judge,

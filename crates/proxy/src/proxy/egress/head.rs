@@ -157,7 +157,7 @@ pub(super) fn plain<B>(request: &Request<B>, inside: Option<&Inside>) -> Result<
     Ok(origin)
 }
 
-/// Checks a request that a hosts file redirected here, and returns its host and port.
+/// Checks a request redirected here by a hosts file, and returns its host and port.
 pub(super) fn named<B>(request: &Request<B>) -> Result<Origin, EgressRefusal> {
     let host = request.headers().get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
     let origin = read(host, Some(80))?;

@@ -54,8 +54,8 @@ impl EgressListener {
         }
     }
 
-    /// Serves a client that a hosts file redirected here. Its host is the name in TLS, or each
-    /// call's Host over plain HTTP.
+    /// Serves a client redirected here by a hosts file. Its host is the name in TLS, or each call's
+    /// Host over plain HTTP.
     pub(super) async fn serve_named(self: &Arc<Self>, handle: &WireHandle, port: u16) {
         match self.first(handle).await {
             None => handle.close().await,

@@ -96,7 +96,7 @@ impl EgressRefusal {
         Self::new(word, format!("{target}: {why}"))
     }
 
-    /// Makes the refusal of a host that could not be connected to.
+    /// Makes the refusal after a failed connection to a host.
     pub(crate) fn dial(target: &str, error: &DialError) -> Self {
         match &error.what {
             DialFailure::Forbidden(why) => Self::address(target, *why),

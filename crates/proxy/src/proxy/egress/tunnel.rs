@@ -1,4 +1,4 @@
-//! Tunnels whose bytes are carried between client and host unread and unchanged.
+//! Tunnels: bytes carried between client and host, unread and unchanged.
 //!
 //! Only if hosts that no gate lists are refused, the first bytes are read: they must be TLS for the
 //! host of the tunnel. Otherwise the list of allowed hosts would mean nothing.

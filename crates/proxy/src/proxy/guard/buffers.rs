@@ -12,7 +12,7 @@ use std::task::{Context, Poll, Waker};
 
 use crate::proxy::share::Share;
 
-/// The numbers of bytes that all HTTP/1 clients of a gate make it hold in memory.
+/// Counts of the bytes held in memory for all HTTP/1 clients of a gate.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Buffers {
     pub(crate) heads: Arc<AtomicUsize>,

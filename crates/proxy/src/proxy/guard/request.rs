@@ -85,7 +85,7 @@ pub(crate) fn is_too_long<B>(request: &Request<B>) -> bool {
     target_length(request) > LONGEST_TARGET
 }
 
-/// Returns true if `Connection` names a protected header, which would have it removed.
+/// Returns true if `Connection` names a protected header, and so demands its removal.
 pub(crate) fn drops_protected(headers: &HeaderMap) -> bool {
     connection_tokens(headers).any(is_protected)
 }

@@ -23,7 +23,7 @@ pub(crate) struct Handshakes {
 // === impl Handshakes ===
 
 impl Handshakes {
-    /// Does the TLS handshake with a client; `None` if it fails, which is logged.
+    /// Does the TLS handshake with a client. Logs a failure, and returns `None`.
     pub(crate) async fn accept(
         &self,
         config: Arc<ServerConfig>,

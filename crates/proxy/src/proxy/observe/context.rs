@@ -109,7 +109,7 @@ impl CallContext {
         self.config.is_in_shadow(self.call.class)
     }
 
-    /// Records the moment at which the limiter is asked about the call, for the call log.
+    /// Records when the limiter is asked about the call, for the call log.
     pub(crate) fn asked(&mut self) {
         self.times.at_door = self.noted.as_ref().map(|_| self.clock.now());
     }
@@ -138,7 +138,7 @@ impl CallContext {
         }
     }
 
-    /// Notes the departure of the call: the moments of its tokens and of its permit's claim, and
+    /// Records the sending of the call: the moments of its tokens and of its permit's claim, and
     /// its wait.
     pub(crate) fn left(&mut self, granted: Moment, sent: Moment, waited: Option<(Reason, Duration)>) {
         self.times.granted = Some(granted);
@@ -161,7 +161,7 @@ impl CallContext {
         self.times.sent.map(|sent| self.clock.now() - sent)
     }
 
-    /// Records that the response head came.
+    /// Records the arrival of the response head.
     pub(crate) fn head_came(&mut self) {
         self.times.upstream = self.upstream_for();
         if let Some(took) = self.times.upstream.filter(|_| !self.call.call.is_long_running) {
@@ -170,7 +170,7 @@ impl CallContext {
         }
     }
 
-    /// Counts a call that got a stored answer, confirmed by the upstream.
+    /// Counts a call answered with a stored answer, after the upstream confirmed it.
     pub(crate) fn revalidated(&self) {
         self.config.meters.count(&table::REVALIDATED, self.call.class, &[]);
         self.tally.revalidated();
@@ -229,22 +229,22 @@ impl CallContext {
         }
     }
 
-    /// Returns what is left of the upstream's quota, if the pause until `ends` only saves that rest
-    /// for other users (`signals.reserve`).
+    /// Returns the rest of the upstream's quota, if the pause until `ends` only saves it for other
+    /// users (`signals.reserve`).
     pub(crate) fn kept(&self, ends: Moment) -> Option<QuotaReserve> {
         let reserve = self.config.options.gate.answers.throttling.reserve;
         let of = QuotaId { holder: self.call.quota.holder, resource: ResourceId::ALL };
         self.tally.quotas.kept(of, reserve, ends, self.clock.now())
     }
 
-    /// Returns the limit for which a sent call waited, and how long.
+    /// Returns why a sent call waited (the name of a limit), and how long; `None` without a wait.
     pub(crate) fn held(&self) -> Option<(&'static str, Duration)> {
         let (reason, wait) = self.waited.filter(|_| self.times.sent.is_some())?;
         (reason != Reason::Slot || self.config.limits_slots).then_some((reason.word(), wait))
     }
 
-    /// Records that the client is answered. The call counts as in flight for as long as the
-    /// returned value lives.
+    /// Records the answer to the client. The call counts as in flight for as long as the returned
+    /// value lives.
     pub(crate) fn close(&mut self, status: StatusCode) -> Option<InFlight> {
         self.closed = true;
         self.count_object(status);

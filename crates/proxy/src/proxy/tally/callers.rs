@@ -41,7 +41,7 @@ impl CallerRow {
         self.0
     }
 
-    /// Returns the place of the program, or that of all others.
+    /// Returns the index of the program's row, or of the common row of programs without their own.
     pub(crate) fn row(self) -> usize {
         usize::try_from(self.0).map_or(ROWS, |row| row.min(ROWS))
     }

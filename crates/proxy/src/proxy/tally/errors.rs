@@ -46,7 +46,7 @@ impl LastErrors {
         Some(error.words.clone())
     }
 
-    /// Drops the errors of keys that no longer fail. Called every second.
+    /// Drops the errors of keys no longer failing. Called every second.
     pub(crate) fn sweep(&self, keys: &Keys, now: Moment) {
         lock(&self.0).retain(|error| keys.find(&error.key, now).is_some());
     }

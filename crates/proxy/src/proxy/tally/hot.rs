@@ -15,7 +15,7 @@ use crate::status;
 #[derive(Debug, Default)]
 pub(crate) struct Hot {
     loops: Mutex<Loops>,
-    /// The number of objects whose request bodies are compared. If it is zero, no lock is taken.
+    /// The number of objects with request bodies to compare. If it is zero, no lock is taken.
     watched: AtomicUsize,
     /// True if some object has recent calls that were too frequent or denied. Then every call of an
     /// object must be recorded.
@@ -57,8 +57,8 @@ impl Hot {
         self.watched.load(Relaxed) > 0 && lock(&self.loops).watches(object, reads)
     }
 
-    /// Logs the objects that became hot or ceased to be, and returns the new hot ones. Called every
-    /// second.
+    /// Logs changes of the hot objects (called too often or in vain), and returns the new ones.
+    /// Called every second.
     pub(crate) fn second(&self, gate: &str, now: Moment) -> Vec<Report> {
         let news = {
             let mut loops = lock(&self.loops);
@@ -103,7 +103,7 @@ impl Hot {
         list.iter().take(SHOWN).map(|report| told(report, clock, names)).collect()
     }
 
-    /// Copies the values that other threads read without the lock.
+    /// Copies the values for other threads to read without the lock.
     fn note(&self, loops: &Loops) {
         self.watched.store(loops.watched(), Relaxed);
         self.is_busy.store(!loops.is_calm(), Relaxed);

@@ -56,7 +56,7 @@ pub(super) fn quantile(counts: &[u64], percent: u64) -> Option<f64> {
     last.filter(|_| all > 0).map(end)
 }
 
-/// Returns the number of the step that contains a response time. Four steps double the time.
+/// Returns the histogram step of a response time. Four steps double the time.
 pub(super) fn step(took: Duration) -> usize {
     let octaves = (took.as_secs_f64() / FIRST).max(1.0).log2();
     whole(octaves * 4.0).min(STEPS - 1)

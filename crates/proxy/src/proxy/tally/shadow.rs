@@ -1,4 +1,4 @@
-//! Counts of calls in shadow mode that would have waited or been refused, since the start.
+//! Counts of would-be waits and refusals in shadow mode, since the start.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -17,20 +17,19 @@ pub(crate) struct Shadow(Mutex<BTreeMap<(String, Reason), Counts>>);
 #[derive(Clone, Debug)]
 struct Counts {
     refused: u64,
-    /// The calls that would have waited: a count for each step of waiting time, as in
-    /// [`super::latency`].
+    /// The would-be waits: a count for each step of waiting time, as in [`super::latency`].
     waited: [u64; STEPS],
 }
 
 // === impl Shadow ===
 
 impl Shadow {
-    /// Counts a call that would have waited.
+    /// Counts a would-be wait.
     pub(crate) fn would_have_waited(&self, class: &str, reason: Reason, wait: Duration) {
         self.count(class, reason, |counts| counts.waited.get_mut(step(wait)).into_iter().for_each(|count| *count += 1));
     }
 
-    /// Counts a call that would have been refused.
+    /// Counts a would-be refusal.
     pub(crate) fn would_have_refused(&self, class: &str, reason: Reason) {
         self.count(class, reason, |counts| counts.refused += 1);
     }

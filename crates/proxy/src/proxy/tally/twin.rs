@@ -29,12 +29,12 @@ use crate::status;
 #[derive(Debug, Default)]
 pub(crate) struct Twin(Mutex<Option<Box<TwinLimiter>>>);
 
-/// A call's copy at the twin. Dropping it tells the twin that the call has ended.
+/// A call's copy at the twin. Dropping it reports the end of the call to the twin.
 #[derive(derive_more::Debug)]
 #[debug("TwinCall {:?}", twin)]
 pub(crate) struct TwinCall {
     tally: Arc<Tally>,
-    /// The start of the twin that has this copy: after a reload there may be a new twin.
+    /// The start of this copy's twin: after a reload there may be a new twin.
     twin: Moment,
     stage: TwinStage,
 }
@@ -50,7 +50,7 @@ enum TwinStage {
     Gone,
 }
 
-/// A call that the twin has sent.
+/// A call already sent by the twin.
 #[derive(Debug)]
 struct SentCall {
     class: ClassId,
@@ -112,18 +112,17 @@ impl Twin {
         tally.twin.with(arrive).flatten()
     }
 
-    /// Counts a call that waited under the gate's own limits (in shadow mode: that would have
-    /// waited).
+    /// Counts a wait under the gate's own limits (in shadow mode, a would-be wait).
     pub(crate) fn waited_in_force(&self, class: &str, reason: Reason, wait: Duration) {
         self.with(|twin| twin.in_force.would_have_waited(class, reason, wait));
     }
 
-    /// Counts a call that the gate's own limits refused (in shadow mode: would have refused).
+    /// Counts a refusal under the gate's own limits (in shadow mode, a would-be refusal).
     pub(crate) fn refused_in_force(&self, class: &str, reason: Reason) {
         self.with(|twin| twin.in_force.would_have_refused(class, reason));
     }
 
-    /// Returns what the candidate would do with a call that arrived now.
+    /// Returns the candidate's decision about a call arriving now, without sending it.
     pub(crate) fn preview(&self, arrival: &Arrival<'_>, now: Moment) -> Option<Preview> {
         self.with(|twin| twin.preview(arrival, now))
     }
@@ -167,7 +166,7 @@ impl TwinCall {
         });
     }
 
-    /// Reports to the twin that the gate's own limits refused the call.
+    /// Reports a refusal of the call under the gate's own limits.
     pub(crate) fn refused(&mut self) {
         self.change(|twin, stage, clock| {
             if let TwinStage::Sent(call) = std::mem::replace(stage, TwinStage::Gone) {
@@ -204,7 +203,7 @@ impl Drop for TwinCall {
     }
 }
 
-/// The most events of calls that the twin sends later than the gate did.
+/// The most stored events of calls sent later by the twin than by the gate.
 const LATER: usize = 10_000;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Calls that are repeated in vain.
+//! Loops: calls repeated in vain.
 //!
 //! A write changed nothing if its answer has the version that the object had before. A log without
 //! answers says it as well: the API takes a write only if it is based on the object's version, so
@@ -18,7 +18,7 @@ use super::callers::Callers;
 use crate::api::Verb;
 use crate::simulate::replay::{CallEnd, Record};
 
-/// Calls of one kind that are repeated in vain.
+/// A loop: calls of one kind, repeated in vain.
 #[derive(Clone, Debug)]
 pub struct FoundLoop {
     /// The kind of the loop.
@@ -37,9 +37,9 @@ pub struct FoundLoop {
     pub calls: u64,
     /// The time from the first of them to the last.
     pub within: Duration,
-    /// The calls that were in vain.
+    /// The number of calls in vain.
     pub in_vain: u64,
-    /// The calls of which the log says whether they were in vain.
+    /// The number of calls known from the log to be in vain or not.
     pub judged: u64,
     /// The status of refused calls.
     pub status: Option<u16>,
@@ -66,7 +66,7 @@ pub enum LoopKind {
     EventFlood,
 }
 
-/// Calls that may be loops, by a hash of what they have in common.
+/// Possible loops, by a hash of what their calls have in common.
 #[derive(Debug, Default)]
 pub(super) struct Loops {
     hasher: RandomState,
@@ -161,7 +161,7 @@ impl Loops {
         denied.repeats.count(record.at, Some(true));
     }
 
-    /// Forgets calls that have not been repeated, if there are too many.
+    /// Forgets calls made only once or twice, if there are too many.
     fn forget(&mut self) {
         shrink(&mut self.objects, |object| object.writers.iter().any(|writer| writer.writes.is_repeated()));
         shrink(&mut self.denied, |denied| denied.repeats.is_repeated());
@@ -173,7 +173,7 @@ impl Loops {
     }
 }
 
-/// Keeps what is repeated in a map that is too large, and one in two of that if it is still much.
+/// Drops unrepeated calls from an oversized map, and half of the rest if it is still large.
 fn shrink<T>(map: &mut HashMap<u64, T>, is_repeated: impl Fn(&T) -> bool) {
     if map.len() > MOST {
         map.retain(|_, calls| is_repeated(calls));

@@ -1,4 +1,4 @@
-//! Leases that were renewed late, while a leader renews them every few seconds.
+//! Late renewals of leaders' leases. A leader renews its lease every few seconds.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -14,7 +14,7 @@ pub struct LateRenewal {
     pub lease: String,
     /// The time from one renewal to the next.
     pub gap: Duration,
-    /// The end of that time, from the first call of the log.
+    /// The end of the gap, as the time since the first call of the log.
     pub at: Duration,
 }
 

@@ -47,7 +47,7 @@ pub(super) struct LogEntry {
     pub(super) object: ObjectFacts,
 }
 
-/// What an audit event says of an object: its name, and hashes by which two calls are compared.
+/// An object in an audit event: its name, and hashes for comparing two calls.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(in crate::simulate) struct ObjectFacts {
     pub(in crate::simulate) name: Rc<str>,

@@ -85,7 +85,7 @@ pub struct ReadCounts {
     pub other_stages: u64,
     /// Unreadable lines, and files cut short.
     pub unreadable: u64,
-    /// The place and error of the first unreadable lines.
+    /// The position and error of the first unreadable lines.
     pub examples: Vec<String>,
 }
 

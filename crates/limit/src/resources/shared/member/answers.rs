@@ -166,7 +166,7 @@ impl Member {
         outage::part(&limits, self.shared.outage, members)
     }
 
-    /// Returns the rate in an answer, or the gate's own if that is lower.
+    /// Returns the lower of an answer's rate and the gate's own.
     fn rate_told(&self, answer: &StoreAnswer) -> f64 {
         self.limits.rate.min(1.0 / answer.period.as_secs_f64().max(1e-9))
     }

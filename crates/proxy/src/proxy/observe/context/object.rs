@@ -14,15 +14,15 @@ use crate::proxy::tally::shortened;
 pub(super) struct BodyFindings {
     /// The salted digest of the body, to see whether the same body is sent again.
     digest: Option<u64>,
-    /// The key and the name of the object that the call did not create.
+    /// The key and the name of the object the call failed to create.
     made: Option<(Key, String)>,
 }
 
 // === impl CallContext ===
 
 impl CallContext {
-    /// Returns the rate at which the class allows calls of one object; `None` if calls of single
-    /// objects are not counted.
+    /// Returns the allowed rate of calls to one object; `None` if calls to single objects are not
+    /// counted.
     #[inline]
     fn per_key(&self) -> Option<&PerKey> {
         self.config.options.gate.policy.classes.get(usize::from(self.call.class.0))?.per_key.as_ref()
@@ -38,14 +38,13 @@ impl CallContext {
         self.looked.get_or_insert_default().digest = digest;
     }
 
-    /// Returns true if the call failed to create an object that only its body names: the response
-    /// is a 4xx.
+    /// Returns true if the call failed (with a 4xx) to create an object named only in its body.
     pub(crate) fn made_nothing(&self, status: StatusCode) -> bool {
         status.is_client_error() && self.key.is_none() && self.call.key.needs_body() && self.per_key().is_some()
     }
 
-    /// Records the key and name of the object that was not created, read from the beginning of the
-    /// body.
+    /// Records the key and name of the object the call failed to create, read from the beginning of
+    /// the body.
     pub(crate) fn would_have_made(&mut self, key: Option<Key>, body: &[u8]) {
         let name = self.call.object_name(Some(body));
         self.looked.get_or_insert_default().made = key.map(|key| (key, name));

@@ -33,7 +33,7 @@ pub(super) struct TwinLimiter {
     free: Vec<usize>,
     /// The waiting calls.
     tickets: HashMap<Ticket, TwinNumber>,
-    /// Events in the future, of calls that the twin sent later than the gate did.
+    /// Future events of calls sent later by the twin than by the gate.
     later: BinaryHeap<Reverse<(Moment, TwinNumber)>>,
     /// The upstream's recent response time, for each class.
     usual: Vec<Duration>,
@@ -119,7 +119,7 @@ impl TwinLimiter {
         stage
     }
 
-    /// Puts a call that the twin sent on arrival into the list.
+    /// Moves a call sent by the twin on arrival into the list.
     pub(super) fn list(&mut self, call: SentCall) -> TwinNumber {
         self.enlist(call.class, call.key, Stage::Sent(call))
     }
@@ -135,7 +135,7 @@ impl TwinLimiter {
         number
     }
 
-    /// Records the answer to a call that the twin sent on arrival.
+    /// Records the answer to a call sent by the twin on arrival.
     pub(super) fn learned(&mut self, call: &mut SentCall, answer: &TwinAnswer) {
         self.play(answer.head);
         self.took(call.class, answer.after);
@@ -145,7 +145,7 @@ impl TwinLimiter {
         self.claim(answer.head);
     }
 
-    /// Ends a call that the twin sent on arrival.
+    /// Ends a call sent by the twin on arrival.
     pub(super) fn over(&mut self, mut call: SentCall, now: impl FnOnce() -> Moment) {
         let is_idle = self.tickets.is_empty() && self.later.is_empty();
         let now = if is_idle { Moment::ZERO } else { now() };
@@ -174,7 +174,7 @@ impl TwinLimiter {
         self.claim(answer.head);
     }
 
-    /// Records that the gate's own limits refused a call in the list.
+    /// Records a refusal, under the gate's own limits, of a call in the list.
     pub(super) fn refused(&mut self, number: TwinNumber, now: Moment) {
         self.play(now);
         let Some(entry) = self.entry(number) else { return };
@@ -183,7 +183,7 @@ impl TwinLimiter {
         self.claim(now);
     }
 
-    /// Records that the real call has ended: with its body, or before it was answered.
+    /// Records the end of the real call: with its body, or before it was answered.
     pub(super) fn ended(&mut self, number: TwinNumber, now: Moment) {
         self.play(now);
         let Some(entry) = self.entry(number) else { return };
@@ -209,7 +209,7 @@ impl TwinLimiter {
         self.claim(now);
     }
 
-    /// Returns what the candidate would do with a call that arrived now.
+    /// Returns the candidate's decision about a call arriving now, without sending it.
     pub(super) fn preview(&mut self, arrival: &Arrival<'_>, now: Moment) -> Preview {
         self.play(now);
         self.limiter.preview(arrival, now)
@@ -235,7 +235,7 @@ impl TwinLimiter {
         true
     }
 
-    /// Sends the waiting calls whose turn it is.
+    /// Carries out the limiter's new decisions about waiting calls.
     fn claim(&mut self, now: Moment) {
         if self.tickets.is_empty() {
             return;
@@ -364,7 +364,7 @@ fn sent(permit: Permit, class: ClassId, key: Option<Key>, at: Moment) -> SentCal
 
 /// The random seed. A replay uses the same one, so that both draw the same delays.
 const SEED: u64 = 1;
-/// A number of places on connections that calls never use up.
+/// The room on connections for the twin's calls: more than they can use up.
 const ROOM: i64 = 1 << 40;
 /// The assumed response time of the upstream before the first response.
 const USUAL: Duration = Duration::from_millis(10);
@@ -372,5 +372,5 @@ const USUAL: Duration = Duration::from_millis(10);
 const AT_ONCE: usize = 80;
 /// The outcome if nothing was learned about the upstream.
 const NOTHING: Answer = Answer::new(Outcome::Abandoned, None);
-/// The outcome of a real call that ended without an answer.
+/// The outcome of a real call without an answer.
 const LEFT: Fate = Fate::Answered(TwinAnswer { answer: NOTHING, key: None, after: Duration::ZERO, head: Moment::ZERO });

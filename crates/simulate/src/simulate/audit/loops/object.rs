@@ -1,4 +1,4 @@
-//! An object that is written, and its writers.
+//! A written object, and its writers.
 
 use super::repeats::{LEAST, Repeats};
 use super::{FoundLoop, LoopKind};
@@ -20,9 +20,9 @@ pub(super) struct Object {
 pub(super) struct Writer {
     pub(super) writes: Repeats,
     body: Option<u64>,
-    /// Its writes that follow one of another writer.
+    /// The turns: its writes after a write by another writer.
     turns: u64,
-    /// The turns with the body that it had written before: the other had undone it.
+    /// The turns with the same body as its write before: the other writer had undone that.
     again: u64,
 }
 
@@ -34,7 +34,7 @@ impl Object {
         Self { last_writer: caller, last: ObjectFacts::default(), before: None, writers: vec![writer] }
     }
 
-    /// Counts a write that the API took.
+    /// Counts a write accepted by the API.
     pub(super) fn count(&mut self, record: &Record, caller: usize) {
         let body = record.object.body;
         let in_vain = self.judge(&record.object, caller);
@@ -68,7 +68,7 @@ impl Object {
             .map(|is_same| is_same || is_own && is_undone)
     }
 
-    /// Returns the loop of two callers who write the object in turn, if they do.
+    /// Returns the loop of two callers writing the object in turn, if there is one.
     pub(super) fn fight(&mut self, callers: &Callers) -> Option<FoundLoop> {
         self.writers.sort_by_key(|writer| std::cmp::Reverse(writer.turns));
         let [one, other, ..] = &self.writers[..] else { return None };

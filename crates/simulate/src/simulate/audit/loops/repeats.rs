@@ -15,7 +15,7 @@ pub(super) struct Repeats {
     pub(super) request: Rc<RecordedRequest>,
     name: Rc<str>,
     pub(super) calls: u64,
-    /// The calls of which the log says whether they were in vain.
+    /// The number of calls known from the log to be in vain or not.
     judged: u64,
     in_vain: u64,
     first: Moment,
@@ -67,7 +67,7 @@ impl Repeats {
         self.calls >= REPEATED
     }
 
-    /// Returns true for calls that come often enough to be a loop.
+    /// Returns true for calls frequent enough to be a loop.
     pub(super) fn is_often(&self) -> bool {
         self.calls >= LEAST && self.an_hour() >= AN_HOUR
     }
