@@ -22,31 +22,11 @@ impl Parts {
         if self.rules.class(&call).lane == Lane::Exempt {
             return Verdict::Admit(Permit::new(call, self.exempt_grant()));
         }
-        if self.rules.is_unusual() {
-            self.arrive_unusually(call, arrival, now)
-        } else {
-            self.decide(call, arrival, now)
+        if self.rules.is_unusual()
+            && let Some(verdict) = self.unusual(&call, arrival, now)
+        {
+            return verdict;
         }
-    }
-
-    /// Decides at a gate with a bypass, rates per object or paced quotas.
-    #[inline(never)]
-    fn arrive_unusually(&mut self, call: CallFacts, arrival: &Arrival<'_>, now: Moment) -> Verdict {
-        if self.rules.is_bypassed() {
-            return Verdict::Admit(Permit::new(call, self.exempt_grant()));
-        }
-        if let Err(cause) = self.stage.per_key(arrival, &self.rules, now) {
-            return Verdict::Refuse(cause.refusal(Duration::ZERO, None));
-        }
-        let verdict = self.decide(call, arrival, now);
-        if matches!(verdict, Verdict::Admit(_)) && !self.work.supposes {
-            self.resources.pauses.depart(call.demand.class, call.demand.quota, now);
-        }
-        verdict
-    }
-
-    #[inline]
-    fn decide(&mut self, call: CallFacts, arrival: &Arrival<'_>, now: Moment) -> Verdict {
         let Self { rules, stage, queues, resources, .. } = self;
         let at_key = stage.at_key(&call, rules, queues, resources, now);
         if !at_key.passes(now) {
@@ -55,13 +35,30 @@ impl Parts {
                 Err(cause) => self.refuse_on_arrival(&call, &at_key, &cause, now),
             };
         }
+        let class = call.demand.class;
+        let quota = call.demand.quota;
         let needs = self.resources.requirements(self.rules.policy(), &call.demand, at_key.state.is_some(), now);
-        let blocked = self.resources.blocked(&needs, call.demand.class, now);
+        let blocked = self.resources.blocked(&needs, class, now);
         // The order of queues matters only if any call waits.
-        if blocked.is_none() && self.queues.scheduler().waiting == 0 {
-            return Verdict::Admit(self.admit(call, needs, &at_key, now));
+        let verdict = if blocked.is_none() && self.queues.scheduler().waiting == 0 {
+            Verdict::Admit(self.admit(call, needs, &at_key, now))
+        } else {
+            self.pass_or_queue(call, arrival, &at_key, needs, blocked, now)
+        };
+        if self.rules.is_unusual() && matches!(verdict, Verdict::Admit(_)) && !self.work.supposes {
+            self.resources.pauses.depart(class, quota, now);
         }
-        self.pass_or_queue(call, arrival, &at_key, needs, blocked, now)
+        verdict
+    }
+
+    /// Decides about a call during a bypass, or if the rate of its object is too high.
+    #[inline(never)]
+    fn unusual(&mut self, call: &CallFacts, arrival: &Arrival<'_>, now: Moment) -> Option<Verdict> {
+        if self.rules.is_bypassed() {
+            return Some(Verdict::Admit(Permit::new(*call, self.exempt_grant())));
+        }
+        let cause = self.stage.per_key(arrival, &self.rules, now).err()?;
+        Some(Verdict::Refuse(cause.refusal(Duration::ZERO, None)))
     }
 
     /// Admits a call without checking any limit. The call takes no token or slot, and its outcome

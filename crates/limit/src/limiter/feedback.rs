@@ -17,15 +17,17 @@ impl Parts {
     pub(crate) fn finish(
         &mut self,
         receipt: &Receipt,
-        answer: Answer,
+        mut answer: Answer,
         key: Option<Key>,
         name: &dyn Fn() -> String,
         now: Moment,
     ) {
         let call = receipt.call();
         let grant = receipt.grant();
-        self.feed_back(receipt, answer, now);
-        let answer = self.resources.pauses.retimed(answer, self.origin_of(receipt), now);
+        self.feed_back(receipt, &answer, now);
+        if answer.quota.is_some() {
+            self.resources.pauses.retime(&mut answer, self.origin_of(receipt), now);
+        }
         if answer.outcome == Outcome::Failure {
             self.rules.note_failure(now - receipt.granted());
         }
@@ -57,7 +59,7 @@ impl Parts {
     }
 
     /// Applies an answer to everything except its key: pauses, and rates of buckets.
-    pub(crate) fn feed_back(&mut self, of: &Receipt, answer: Answer, now: Moment) {
+    pub(crate) fn feed_back(&mut self, of: &Receipt, answer: &Answer, now: Moment) {
         let origin = self.origin_of(of);
         if let Some(told) = &answer.quota {
             self.resources.pauses.observe(told, origin, answer.outcome, now);

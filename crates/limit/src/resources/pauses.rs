@@ -182,15 +182,12 @@ impl Pauses {
         }
     }
 
-    /// Returns an answer, with its wait limited to the time left of its used-up quota's pause.
-    pub(crate) fn retimed(&self, answer: Answer, origin: Origin, now: Moment) -> Answer {
+    /// Limits the wait of an answer to the time left of its used-up quota's pause.
+    pub(crate) fn retime(&self, answer: &mut Answer, origin: Origin, now: Moment) {
         let pause = answer.quota.filter(QuotaReading::is_used_up).and(answer.pause);
-        match (answer.outcome, pause.and_then(|pause| self.quota_of(pause, origin))) {
-            (Outcome::Throttled { after }, Some(quota)) => {
-                let after = after.min(self.until(quota) - now);
-                Answer { outcome: Outcome::Throttled { after }, ..answer }
-            }
-            _ => answer,
+        let quota = pause.and_then(|pause| self.quota_of(pause, origin));
+        if let (Outcome::Throttled { after }, Some(quota)) = (&mut answer.outcome, quota) {
+            *after = (*after).min(self.until(quota) - now);
         }
     }
 
