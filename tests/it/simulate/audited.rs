@@ -201,6 +201,24 @@ fn a_late_lease_the_worst_second_and_a_bucket_are_named() {
     assert_eq!((starter.calls, starter.peak), (600, 600));
 }
 
+/// A gate's log has hashes for names.
+#[test]
+fn in_a_gates_log_one_object_is_told_from_another() {
+    let line = |second: u64, key: &str, status: u16| {
+        let at = second * 1_000_000_000;
+        format!(
+            "{{\"arrived_ns\":{at},\"wall_ms\":{},\"gate\":\"k\",\"class\":\"default\",\"verb\":\"update\",\
+             \"resource\":\"widgets\",\"namespace\":\"n\",\"user_agent\":\"operator/1\",\"key\":\"{key}\",\
+             \"sent_ns\":{at},\"upstream_ns\":1,\"status\":{status}}}\n",
+            1_000_000 + second * 1000
+        )
+    };
+    let text: String = (1..360).map(|number| line(number * 10, "0a", 403) + &line(number * 10, "0b", 200)).collect();
+    let found = audited(&text);
+    let one = of(&found, "operator");
+    assert_eq!((one.kind, &*one.object, one.calls), (LoopKind::Denied, "n/000000000000000a", 359));
+}
+
 #[test]
 fn a_log_on_standard_input_is_read_and_one_that_tells_nothing_says_what_to_change() {
     let run = |arguments: &[&str], text: &str| {

@@ -16,6 +16,7 @@ use self::object::Object;
 use self::repeats::Repeats;
 use super::callers::Callers;
 use crate::api::Verb;
+use crate::limit::words;
 use crate::simulate::replay::{CallEnd, Record};
 
 /// A loop: calls of one kind, repeated in vain.
@@ -45,25 +46,26 @@ pub struct FoundLoop {
     pub status: Option<u16>,
 }
 
-/// The kind of a loop.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LoopKind {
-    /// Most writes of one object change nothing.
-    Unchanged,
-    /// One object is written nearly each second, and as far as the log says most writes change it.
-    Fast,
-    /// Many objects are written in turn, and most writes change nothing.
-    Spread,
-    /// Two callers write one object in turn.
-    TwoWriters,
-    /// All calls are refused with the same 4xx.
-    Denied,
-    /// Most creates are answered with 409, because the object is there.
-    AlreadyThere,
-    /// Most deletes are answered with 404, because the object is gone.
-    AlreadyGone,
-    /// One caller creates many more Events than others.
-    EventFlood,
+words! {
+    /// The kind of a loop.
+    pub enum LoopKind {
+        /// Most writes of one object change nothing.
+        Unchanged = "unchanged",
+        /// One object is written nearly each second, and as far as the log says most writes change it.
+        Fast = "fast",
+        /// Many objects are written in turn, and most writes change nothing.
+        Spread = "spread",
+        /// Two callers write one object in turn.
+        TwoWriters = "two_writers",
+        /// All calls are refused with the same 4xx.
+        Denied = "denied",
+        /// Most creates are answered with 409, because the object is there.
+        AlreadyThere = "already_there",
+        /// Most deletes are answered with 404, because the object is gone.
+        AlreadyGone = "already_gone",
+        /// One caller creates many more Events than others.
+        EventFlood = "event_flood",
+    }
 }
 
 /// Possible loops, by a hash of what their calls have in common.
@@ -94,8 +96,7 @@ impl Loops {
         if request.resource == "leases" || request.dry_run {
             return;
         }
-        let key = record.hashes.key.map(|key| key.object);
-        let is_named = key.is_some() || !record.object.name.is_empty();
+        let is_named = record.hashes.key.is_some() || !record.object.name.is_empty();
         self.denied(record, caller, status);
         let vain = if request.verb == Verb::Create { 409 } else { 404 };
         match request.verb {
@@ -105,7 +106,7 @@ impl Loops {
                 repeats.count(record.at, Some(status == vain));
             }
             Verb::Update | Verb::Patch if (200..300).contains(&status) && is_named => {
-                let id = self.id((place(record), key, &record.object.name));
+                let id = self.object(record, ());
                 self.objects.entry(id).or_insert_with(|| Object::new(record, caller)).count(record, caller);
             }
             _ => {}
@@ -147,7 +148,7 @@ impl Loops {
 
     /// Counts a call refused with a 4xx that does not depend on the object's state.
     fn denied(&mut self, record: &Record, caller: usize, status: u16) {
-        let id = self.id((caller, record.request.verb, place(record), &record.object.name));
+        let id = self.object(record, (caller, record.request.verb));
         let is_denied = matches!(status, 400..500) && !matches!(status, 404 | 409 | 410 | 429);
         if !is_denied {
             self.denied.remove(&id);
@@ -166,6 +167,12 @@ impl Loops {
         shrink(&mut self.objects, |object| object.writers.iter().any(|writer| writer.writes.is_repeated()));
         shrink(&mut self.denied, |denied| denied.repeats.is_repeated());
         shrink(&mut self.collections, Repeats::is_repeated);
+    }
+
+    /// Returns the hash of a call's object, and of `more`. A gate's log has a hash for its name.
+    fn object(&self, record: &Record, more: impl Hash) -> u64 {
+        let key = record.hashes.key.map(|key| key.object);
+        self.id((place(record), key, &record.object.name, more))
     }
 
     fn id(&self, parts: impl Hash) -> u64 {

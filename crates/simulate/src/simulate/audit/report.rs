@@ -194,25 +194,6 @@ impl FoundLoop {
     }
 }
 
-// === impl LoopKind ===
-
-impl LoopKind {
-    /// Returns the word for programs.
-    #[must_use]
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Unchanged => "unchanged",
-            Self::Fast => "fast",
-            Self::Spread => "spread",
-            Self::TwoWriters => "two_writers",
-            Self::Denied => "denied",
-            Self::AlreadyThere => "already_there",
-            Self::AlreadyGone => "already_gone",
-            Self::EventFlood => "event_flood",
-        }
-    }
-}
-
 fn seconds(found: &Audit) -> u64 {
     found.read.length.as_secs().max(1)
 }
