@@ -35,20 +35,13 @@ impl Parts {
                 Err(cause) => self.refuse_on_arrival(&call, &at_key, &cause, now),
             };
         }
-        let class = call.demand.class;
-        let quota = call.demand.quota;
         let needs = self.resources.requirements(self.rules.policy(), &call.demand, at_key.state.is_some(), now);
-        let blocked = self.resources.blocked(&needs, class, now);
+        let blocked = self.resources.blocked(&needs, call.demand.class, now);
         // The order of queues matters only if any call waits.
-        let verdict = if blocked.is_none() && self.queues.scheduler().waiting == 0 {
-            Verdict::Admit(self.admit(call, needs, &at_key, now))
-        } else {
-            self.pass_or_queue(call, arrival, &at_key, needs, blocked, now)
-        };
-        if self.rules.is_unusual() && matches!(verdict, Verdict::Admit(_)) && !self.work.supposes {
-            self.resources.pauses.depart(class, quota, now);
+        if blocked.is_none() && self.queues.scheduler().waiting == 0 {
+            return Verdict::Admit(self.admit(call, needs, &at_key, now));
         }
-        verdict
+        self.pass_or_queue(call, arrival, &at_key, needs, blocked, now)
     }
 
     /// Decides about a call during a bypass, or if the rate of its object is too high.
@@ -188,6 +181,9 @@ impl Parts {
         let sequence = self.queues.next_sequence();
         let turn = Turn { now, at: now, there_since: None };
         let number = self.resources.take(&mut needs, call.demand.class, self.rules.cost(&call), turn);
+        if self.rules.is_unusual() && !self.work.supposes {
+            self.resources.pauses.depart(call.demand.class, call.demand.quota, now);
+        }
         let left = self.stage.table().failures();
         let grant = Grant { needs: Some(needs), number, left, key_grant, sequence, waited: None };
         self.dispatch_if_dirty(now);
