@@ -38,7 +38,7 @@ pub(crate) const SCENES: &[Scene] = &[
     //    name                what                                                                         bar           stage
     scene("governor",         "governor alone: check()",                                                   None,         governor_alone),
     scene("nothing",          "a call, nothing limited",                                                   Some(1_400),  || call(Gate::new(unlimited()))),
-    scene("usual",            "a call, the usual limits of a Kubernetes gate",                             Some(1_600),  || call(Gate::new(usual()))),
+    scene("usual",            "a call, the usual limits of a Kubernetes gate",                             Some(1_550),  || call(Gate::new(usual()))),
     scene("driven",           "the same, with what the proxy asks after each operation",                   Some(2_300),  driven),
     scene("shared",           "the same, with a bucket that gates share, whose tokens are held",              None,         shared),
     scene("asked",            "the same, with the questions for these tokens, and the answers",               None,         asked),
