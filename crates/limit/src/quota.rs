@@ -43,6 +43,8 @@ pub struct UseRate {
     rate: f64,
     since: Moment,
     at: Moment,
+    /// The averaging time.
+    over: Duration,
 }
 
 /// The quota of a call, as far as its request tells.
@@ -105,26 +107,32 @@ impl ResourceId {
 // === impl UseRate ===
 
 impl UseRate {
-    /// Counts events; those of `over` ago count about a third.
-    pub fn add(&mut self, events: f64, over: Duration, now: Moment) {
+    /// Counts the use of a quota that is full again after `resets_in`. It is averaged over a twelfth
+    /// of the longest such time, within bounds.
+    pub fn add(&mut self, events: f64, resets_in: Duration, now: Moment) {
         if self.at == Moment::ZERO {
             self.since = now;
         }
-        self.rate = self.rate * self.faded(self.at, over, now) + events / over.as_secs_f64();
+        self.over = self.over.max(resets_in / 12).clamp(LEAST_OVER, MOST_OVER);
+        self.rate = self.rate * self.faded(self.at, now) + events / self.over.as_secs_f64();
         self.at = now;
     }
 
     /// Returns the events a second.
-    pub fn per_second(&self, over: Duration, now: Moment) -> f64 {
+    pub fn per_second(&self, now: Moment) -> f64 {
         // Without this a young rate would be too low.
-        let known = 1.0 - self.faded(self.since, over, now);
-        self.rate * self.faded(self.at, over, now) / known.max(LEAST_KNOWN)
+        let known = 1.0 - self.faded(self.since, now);
+        self.rate * self.faded(self.at, now) / known.max(LEAST_KNOWN)
     }
 
-    fn faded(&self, since: Moment, over: Duration, now: Moment) -> f64 {
-        (-(now - since).as_secs_f64() / over.as_secs_f64()).exp()
+    fn faded(&self, since: Moment, now: Moment) -> f64 {
+        (-(now - since).as_secs_f64() / self.over.max(LEAST_OVER).as_secs_f64()).exp()
     }
 }
+
+/// The bounds of the averaging time.
+const LEAST_OVER: Duration = Duration::from_secs(5);
+const MOST_OVER: Duration = Duration::from_secs(300);
 
 /// A younger rate counts as if it were a tenth of its time old.
 const LEAST_KNOWN: f64 = 0.1;

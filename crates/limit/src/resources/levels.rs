@@ -30,8 +30,6 @@ struct TrackedQuota {
     refill: f64,
     /// The number of missing calls at the last measurement of `refill`: the more, the more exact.
     measured: f64,
-    /// The averaging time of the rates of use.
-    over: Duration,
     /// The use by this gate, and by everybody.
     own: UseRate,
     all: UseRate,
@@ -150,16 +148,16 @@ impl TrackedQuota {
             self.next = Moment::ZERO;
         }
         let used = if is_new { point.limit - point.left } else { self.last.left - point.left + came };
-        self.over = self.over.max((point.resets_at - now) / 12).clamp(LEAST_OVER, MOST_OVER);
-        self.own.add(1.0, self.over, now);
-        self.all.add(used, self.over, now);
+        let resets_in = point.resets_at - now;
+        self.own.add(1.0, resets_in, now);
+        self.all.add(used, resets_in, now);
         self.last = point;
     }
 
     /// Returns true if the quota would be used up before it is full again.
     fn runs_out(&self) -> bool {
         let QuotaPoint { at, limit, left, ours, .. } = self.last;
-        let used = self.all.per_second(self.over, at);
+        let used = self.all.per_second(at);
         // A paced one is used just so fast that it does not.
         let bar = if self.paces { STILL } else { 1.0 };
         left * 2.0 <= limit
@@ -179,7 +177,7 @@ impl TrackedQuota {
             QuotaKind::Refill => self.refill + spare / whole_in.min(SPENT_OVER),
             QuotaKind::Window | QuotaKind::Unknown => spare / whole_in,
         };
-        let others = self.all.per_second(self.over, now) - self.own.per_second(self.over, now);
+        let others = self.all.per_second(now) - self.own.per_second(now);
         let rate = (whole - others.max(0.0)).max(whole / 4.0);
         gap(rate).min(Duration::from_secs_f64(whole_in))
     }
@@ -234,9 +232,6 @@ pub(crate) const MOST: usize = 1024;
 const SECONDS: f64 = 2.0;
 /// The least time until a used-up quota is tried.
 const SECOND: Duration = Duration::from_secs(1);
-/// The bounds of the averaging time of use; between them, a twelfth of the longest time to a reset.
-const LEAST_OVER: Duration = Duration::from_secs(5);
-const MOST_OVER: Duration = Duration::from_secs(300);
 /// The part of a paced quota's rate below which it is no longer paced.
 const STILL: f64 = 0.8;
 /// The part of a quota's limit left for other tools: one call in so many.

@@ -27,9 +27,8 @@ pub(crate) struct QuotaLevel {
     pub(crate) at: Moment,
     /// When the quota is used up at the present rate; `None` if it is full again earlier.
     pub(crate) runs_out: Option<Moment>,
-    /// The net use, and its averaging time.
+    /// The net use.
     used: UseRate,
-    over: Duration,
     /// The calls by the row of their caller.
     spenders: BTreeMap<usize, u32>,
 }
@@ -122,7 +121,7 @@ impl Quotas {
             remaining: seen.remaining,
             resets_ms: seen.resets_at.map(&wall),
             runs_out_ms: seen.runs_out.map(&wall),
-            per_second: seen.used.per_second(seen.over, now),
+            per_second: seen.used.per_second(now),
             spenders: seen.spenders(&agent),
             seen_ms: wall(seen.at),
         });
@@ -136,16 +135,15 @@ impl QuotaLevel {
     #[expect(clippy::cast_precision_loss, reason = "quotas stay far below 2^52")]
     fn note(&mut self, remaining: u64, resets_at: Option<Moment>, caller: usize, now: Moment) {
         let whole_in = resets_at.map_or(Duration::ZERO, |at| at - now);
-        self.over = self.over.max(whole_in / 12).clamp(LEAST_OVER, MOST_OVER);
         let moved = resets_at.zip(self.resets_at).is_some_and(|(new, old)| new > old + SLACK);
         let is_new = self.at == Moment::ZERO || moved && remaining > self.remaining;
         if is_new {
             self.spenders.clear();
         }
         let used = if is_new { 0.0 } else { self.remaining as f64 - remaining as f64 };
-        self.used.add(used, self.over, now);
+        self.used.add(used, whole_in, now);
         *self.spenders.entry(caller).or_default() += 1;
-        let lasts = Duration::try_from_secs_f64(remaining as f64 / self.used.per_second(self.over, now)).ok();
+        let lasts = Duration::try_from_secs_f64(remaining as f64 / self.used.per_second(now)).ok();
         self.runs_out = lasts.filter(|lasts| *lasts < whole_in).map(|lasts| now + lasts);
         self.remaining = remaining;
         self.resets_at = resets_at;
@@ -182,9 +180,6 @@ fn name(whose: u64) -> String {
 /// How far the end of a pause and the reset of its quota may differ: each is computed from its own
 /// reading of the clock, and upstreams send whole seconds.
 const SLACK: Duration = Duration::from_secs(2);
-/// The bounds of the averaging time of use; between them, a twelfth of the time to the reset.
-const LEAST_OVER: Duration = Duration::from_secs(5);
-const MOST_OVER: Duration = Duration::from_secs(300);
 /// The most spenders to show.
 const SPENDERS: usize = 3;
 /// The most quotas to remember.
