@@ -204,7 +204,7 @@ pub(super) fn check_together(settings: &mut Settings, root: &Cursor<'_>) {
     let is_used = |store: &&Store| seen.keys().any(|(used, _): &(Arc<str>, Arc<str>)| *used == store.name);
     for store in stores.iter().filter(|store| !is_used(store)) {
         root.at("stores").at(&store.name).warn(
-            "is not used, because no bucket is shared through it; expected bucket.shared at a gate, or no such store",
+            "is not used, because no bucket is shared through it; expected bucket.shared at a gate; or remove this store",
         );
     }
 }
@@ -220,7 +220,7 @@ fn warn_of_alone(users: &Users<'_>) {
         if done.insert(at.path.to_string()) {
             at.warn(
                 "is shared with no other gate: there is no [stores.NAME], and no other gate of this process has this name; expected a store \
-                 that other processes use too, the same name at another gate, or no such key",
+                 that other processes use too, or the same name at another gate; or remove this key",
             );
         }
     }

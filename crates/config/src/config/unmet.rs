@@ -149,7 +149,7 @@ impl<'a> LimitsInUse<'a> {
         let acts = gate || of_classes;
         if queue.max_wait.is_zero() && !acts && at.at("fair_by").is_asked_for() {
             at.at("fair_by").warn(
-                "has no effect: with max_wait = \"0s\" no call waits; expected a longer max_wait, or no such key",
+                "has no effect: with max_wait = \"0s\" no call waits; expected a longer max_wait; or remove this key",
             );
         }
     }
@@ -187,7 +187,7 @@ impl<'a> LimitsInUse<'a> {
             idle("revalidate", IN_SHADOW);
         }
         if class.own_bucket_only && self.policy.bucket.is_none() {
-            idle("own_bucket_only", "the gate has no bucket; expected one, or no such key");
+            idle("own_bucket_only", "the gate has no bucket; expected one; or remove this key");
         }
         let charged = self.charged(class);
         if charged.is_empty() {
@@ -280,7 +280,7 @@ pub(super) fn warn_of_idle(settings: &Settings, root: &Cursor<'_>) {
             at.at("revalidation").warn(format!("has no effect: {IN_SHADOW}"));
         }
         if !gate.injects() && at.at("impersonation").is_word("allow") {
-            at.at("impersonation").warn("has no effect: the clients' own credentials are passed through, with their Impersonate-* headers; expected credentials = \"inject\", or no such key");
+            at.at("impersonation").warn("has no effect: the clients' own credentials are passed through, with their Impersonate-* headers; expected credentials = \"inject\"; or remove this key");
         }
         let signals = at.at("signals");
         for key in ["scope", "max_pause"] {
@@ -296,13 +296,13 @@ pub(super) fn warn_of_idle(settings: &Settings, root: &Cursor<'_>) {
         }
     }
     if settings.egress.is_some() && settings.intercepted_names().is_empty() && root.at("egress").at("ca").is_table() {
-        root.at("egress")
-            .at("ca")
-            .warn("has no effect: no gate has intercept = true; expected that at a gate with hosts, or no such table");
+        root.at("egress").at("ca").warn(
+            "has no effect: no gate has intercept = true; expected that at a gate with hosts; or remove this table",
+        );
     }
 }
 
 /// The most classes to name in a warning.
 const FEW: usize = 4;
 /// The reason why kept answers need limits in force.
-const IN_SHADOW: &str = "with shadow = true calls are sent unchanged; expected shadow = false, or no such table";
+const IN_SHADOW: &str = "with shadow = true calls are sent unchanged; expected shadow = false; or remove this table";

@@ -77,7 +77,7 @@ pub(in crate::config) fn check_interception(settings: &Settings, root: &Cursor<'
         };
         for pattern in patterns.filter(wide) {
             root.at("gates").at(&gate.name).at("hosts").warn(format!(
-                "has {pattern} with intercept = true: its names include hosts of customers, which may have other certificates; expected a set such as \"@aws\", which leaves them out"
+                "has {pattern} with intercept = true: it matches hosts that customers run (an EKS cluster, a database), whose certificates the gate may not trust; expected a set such as \"@aws\", without such hosts"
             ));
         }
     }
