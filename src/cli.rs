@@ -111,7 +111,7 @@ enum Command {
     Webhook(webhook::Options),
     /// Print the JSON Schema of the configuration, for editors
     #[command(hide = true, after_help = schema::EXAMPLES)]
-    Schema(schema::Options),
+    Schema,
     /// Print what makes a shell complete tidegate's commands and options
     #[command(hide = true, after_help = completions::EXAMPLES)]
     Completions(completions::Options),
@@ -154,7 +154,7 @@ pub fn main() -> ExitCode {
         Command::Ca(options) => ca::run(&options),
         Command::Inject(options) => inject::run(&options),
         Command::Webhook(options) => webhook::run(&options),
-        Command::Schema(options) => schema::run(&options),
+        Command::Schema => schema::run(),
         Command::Completions(options) => completions::run(&options),
         Command::Man(options) => man::run(&options),
     };

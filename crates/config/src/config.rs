@@ -70,9 +70,6 @@ pub struct Input {
 /// their meanings in config/tests/keys.toml.
 pub const SCHEMA: &str = include_str!("../tidegate.schema.json");
 
-/// The JSON Schema of scenario files of `tidegate simulate`, for editors.
-pub const SCENARIO_SCHEMA: &str = include_str!("../scenario.schema.json");
-
 /// A checked configuration.
 #[derive(Debug)]
 pub struct Configuration {
@@ -140,10 +137,10 @@ pub fn load_as_far_as_it_goes(input: &Input) -> (Settings, Vec<Problem>) {
 pub fn load_text(name: String, text: String, env: &[(String, String)]) -> Result<Configuration, Vec<Problem>> {
     let (variables, mut problems) = layers::variables(env);
     let (text, syntax) = Text::new(name, text);
-    if let Some(foreign) = foreign::configuration(&text, !syntax.is_empty()) {
-        return Err(vec![foreign]);
-    }
     if !syntax.is_empty() {
+        if let Some(foreign) = foreign::other_language(&text) {
+            return Err(vec![foreign]);
+        }
         // Whatever else is wrong cannot be told from what the parser did not understand.
         problems.extend(syntax);
         return Err(problems);

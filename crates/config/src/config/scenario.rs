@@ -1,26 +1,27 @@
 //! The scenarios of `tidegate simulate`: controllers with changing objects, leases, and an upstream
 //! that is slow or fails for a while.
 //!
-//! Built-in scenarios have the same form as files. A file is checked as strictly as a
-//! configuration: every problem with line and column, unknown keys are problems.
+//! Built-in scenarios have the same form as files. Unknown keys are problems.
 
 mod file;
-mod store;
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-#[cfg(test)]
-pub(super) use self::file::schema;
+use serde::Deserialize;
+
+use self::file::{ControllerFile, RequeueFile};
 pub use self::file::{load, load_text};
 use crate::api::Verb;
 
 /// A scenario for `tidegate simulate`: what is simulated, and for how long.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct Scenario {
     /// The title of the chart: its subject in a few words.
     pub title: String,
     /// The simulated length of time.
+    #[serde(deserialize_with = "file::time")]
     pub length: Duration,
     /// The seed for the random times of changes.
     pub seed: u64,
@@ -37,9 +38,11 @@ pub struct Scenario {
 }
 
 /// The behaviour of the simulated API.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct Upstream {
     /// The response time of the API while it is idle.
+    #[serde(deserialize_with = "file::time")]
     pub latency: Duration,
     /// The most calls the API serves per second. Further calls wait inside it for at most a second,
     /// and beyond that get a response 429.
@@ -54,81 +57,51 @@ pub struct Upstream {
 }
 
 /// The quota of an account at the simulated API.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct UpstreamQuota {
     /// How many calls per second the quota allows.
     pub rate: f64,
     /// The largest number of calls at once within the quota.
+    #[serde(default = "file::one")]
     pub burst: u32,
 }
 
 /// The behaviour of the simulated store of shared buckets.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct StoreModel {
     /// The round-trip time from a gate's request to the store's reply.
+    #[serde(deserialize_with = "file::time")]
     pub rtt: Duration,
     /// The longest time a gate waits for an answer.
+    #[serde(deserialize_with = "file::time")]
     pub timeout: Duration,
     /// The periods without replies from the store.
     pub outages: Vec<Outage>,
-    /// The store's losses of data.
-    pub losses: Vec<Loss>,
-    /// The jumps of the store's clock.
-    pub clock: Vec<ClockJump>,
 }
 
 /// A period without replies from a store.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Outage {
     /// The start of the outage.
+    #[serde(default, deserialize_with = "file::time")]
     pub from: Duration,
     /// The end of the outage.
+    #[serde(deserialize_with = "file::time")]
     pub to: Duration,
-    /// The gates without a reply, counted from one; all gates if empty.
-    pub gates: Vec<usize>,
-}
-
-impl Outage {
-    /// Returns true if the gate with this index gets no reply at `time`, counted from the start.
-    #[must_use]
-    pub fn keeps_out(&self, gate: usize, time: Duration) -> bool {
-        (self.gates.is_empty() || self.gates.contains(&(gate + 1))) && (self.from..self.to).contains(&time)
-    }
-}
-
-/// A loss of a store's data.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Loss {
-    /// When the store loses data.
-    pub at: Duration,
-    /// The age of the data restored after the loss; `None` if everything is lost.
-    pub back: Option<Duration>,
-}
-
-/// A jump of a clock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ClockJump {
-    /// When the clock jumps.
-    pub at: Duration,
-    /// The direction and length of the jump.
-    pub by: Jump,
-}
-
-/// The direction and distance of a clock's jump.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Jump {
-    /// The clock jumps ahead by this much.
-    Ahead(Duration),
-    /// The clock jumps back by this much.
-    Back(Duration),
 }
 
 /// A period of failing calls.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct FailureSpan {
     /// The start of the failures.
+    #[serde(deserialize_with = "file::time")]
     pub from: Duration,
     /// The end of the failures.
+    #[serde(deserialize_with = "file::time")]
     pub to: Duration,
     /// The HTTP status of the failed responses.
     pub status: u16,
@@ -139,7 +112,8 @@ pub struct FailureSpan {
 }
 
 /// A simulated controller: a work queue, workers and objects.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(from = "ControllerFile")]
 pub struct ControllerModel {
     /// The name in the results, and the User-Agent of its calls.
     pub name: String,
@@ -188,7 +162,8 @@ pub enum Changes {
 }
 
 /// When an object is tried again after a failure.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(from = "RequeueFile")]
 pub enum Requeue {
     /// At once: the controller has no backoff, and all waiting happens in the gate.
     AtOnce,
@@ -205,29 +180,36 @@ pub enum Requeue {
 }
 
 /// A token bucket for the retries of all objects of a queue.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct OverallBucket {
     /// Tokens per second.
     pub rate: f64,
     /// The most tokens at once.
+    #[serde(default = "file::hundred")]
     pub burst: u32,
 }
 
 /// A lease to be renewed by a leader.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct Lease {
     /// The name of the lease.
     pub name: String,
     /// The interval of renewals.
+    #[serde(deserialize_with = "file::time")]
     pub every: Duration,
     /// How long the leader may fail to renew the lease before it loses the leadership.
+    #[serde(deserialize_with = "file::time")]
     pub deadline: Duration,
 }
 
 /// Limits to simulate, taken from a gate of a configuration file.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct LimitsOf {
     /// The name of the limits in the results.
+    #[serde(default)]
     pub name: String,
     /// The configuration file.
     pub config: PathBuf,
@@ -243,6 +225,33 @@ impl Scenario {
     }
 }
 
+impl Default for Scenario {
+    fn default() -> Self {
+        Self {
+            title: String::new(),
+            length: Duration::from_secs(60),
+            seed: 1,
+            upstream: Upstream::default(),
+            store: StoreModel::default(),
+            controllers: Vec::new(),
+            leases: Vec::new(),
+            limits: Vec::new(),
+        }
+    }
+}
+
+impl Default for FailureSpan {
+    fn default() -> Self {
+        Self { from: Duration::ZERO, to: Duration::MAX, status: 503, controllers: Vec::new(), share: 1.0 }
+    }
+}
+
+impl Default for Lease {
+    fn default() -> Self {
+        Self { name: "leader".to_owned(), every: Self::EVERY, deadline: Self::DEADLINE }
+    }
+}
+
 impl Default for Upstream {
     fn default() -> Self {
         Self { latency: Duration::from_millis(20), capacity: None, seats: None, failures: Vec::new(), quota: None }
@@ -252,9 +261,7 @@ impl Default for Upstream {
 impl Default for StoreModel {
     /// Returns a store in the same cluster, without failures.
     fn default() -> Self {
-        let rtt = Duration::from_millis(1);
-        let timeout = Duration::from_millis(250);
-        Self { rtt, timeout, outages: Vec::new(), losses: Vec::new(), clock: Vec::new() }
+        Self { rtt: Duration::from_millis(1), timeout: Duration::from_millis(250), outages: Vec::new() }
     }
 }
 

@@ -77,7 +77,7 @@ values! {
 }
 
 /// Reads a duration; it must have a unit, even if it is zero.
-fn with_unit(text: &str) -> Option<Duration> {
+pub(super) fn with_unit(text: &str) -> Option<Duration> {
     duration::read(text).filter(|_| text.ends_with(|c: char| c.is_ascii_lowercase()))
 }
 
@@ -188,7 +188,7 @@ pub(super) fn one_of<T: Copy>(all: &[T], word: fn(T) -> &'static str, value: &Va
     found
 }
 
-const A_DURATION: &str = "a duration with a unit, such as \"500ms\", \"8s\" or \"1m30s\"";
+pub(super) const A_DURATION: &str = "a duration with a unit, such as \"500ms\", \"8s\" or \"1m30s\"";
 
 #[cfg(test)]
 mod tests {
