@@ -112,11 +112,6 @@ impl Text {
         (new, problems)
     }
 
-    /// Returns true if the file has this key at the top level.
-    pub(super) fn has(&self, key: &str) -> bool {
-        self.spans.contains_key(&Path::default().key(key))
-    }
-
     /// Returns one problem for each mistake in the syntax.
     ///
     /// After one mistake the parser also reports the rest of the line and, after an unclosed
@@ -166,70 +161,15 @@ impl Text {
     /// Converts a parser's error to a problem.
     pub(super) fn problem_of(&self, error: &toml::de::Error) -> Problem {
         let offset = error.span().unwrap_or(0..0).start;
-        if let Some(quote) = self.quotation_mark(offset) {
-            return self.problem_at(
-                quote.0,
-                Path::default(),
-                format!("has the typographic quotation mark {}, expected the straight one, \"", quote.1),
-            );
-        }
         // The parser tells what its own types are, or that one overflowed.
         let is_too_large = ["as i128", "as u128", "number overflowed"].iter().any(|it| error.message().contains(it));
         if is_too_large {
             let message = "is too large a number, expected at most 18 digits";
             return self.problem_at(offset, Path::default(), message.to_owned());
         }
-        let may_be_text = BARE.iter().any(|begins| error.message().starts_with(begins));
-        if let Some(problem) = may_be_text.then(|| self.without_quotes(offset)).flatten() {
-            return problem;
-        }
         // A problem is one line, whatever the parser says.
         let message = error.message().split_whitespace().collect::<Vec<_>>().join(" ");
         self.problem_at(offset, Path::default(), message)
-    }
-
-    /// Returns a problem if the value at `offset` is text without quotes. The message shows it in
-    /// quotes.
-    fn without_quotes(&self, offset: usize) -> Option<Problem> {
-        let line = self.text.get(..offset)?.rfind('\n').map_or(0, |at| at + 1);
-        let before = self.text.get(line..offset)?;
-        let at = before.rfind(['=', '[', ',', '{'])?;
-        let rest = self.text.get(line + at + 1..)?.lines().next()?;
-        let value = rest.split([',', ']', '}', '#']).next()?.trim();
-        let is_symbol = ["true", "false", "inf", "nan"].iter().any(|symbol| value.eq_ignore_ascii_case(symbol));
-        if is_symbol || value.contains(['"', '\'']) || !value.contains(|c: char| c.is_alphabetic() || "/:".contains(c))
-        {
-            return None;
-        }
-        let key = before.get(..at)?.rsplit(['{', ',', '[']).next()?.trim();
-        // What was meant to be a secret is not shown.
-        let may_show = key.ends_with("credentials")
-            || !["secret", "password", "token", "credential"].iter().any(|word| before.contains(word));
-        let shown = if may_show { value } else { "..." };
-        let typed =
-            if before.get(at..)?.starts_with('=') { format!("{key} = \"{shown}\"") } else { format!("\"{shown}\"") };
-        let start = line + at + 1 + (rest.len() - rest.trim_start().len());
-        Some(self.problem_at(start, Path::default(), format!("is text without quotes, expected {typed}")))
-    }
-
-    /// Returns the position of the first typographic quotation mark in the line of `offset`.
-    ///
-    /// Word processors and chats put these in place of straight ones. Those inside of TOML's quotes
-    /// or comments are allowed.
-    fn quotation_mark(&self, offset: usize) -> Option<(usize, char)> {
-        let start = self.text.get(..offset)?.rfind('\n').map_or(0, |at| at + 1);
-        let line = self.text.get(start..)?.lines().next()?;
-        let mut within = None;
-        for (at, char) in line.char_indices() {
-            match (within, char) {
-                (None, '#') => return None,
-                (None, '"' | '\'') => within = Some(char),
-                (None, _) if QUOTATION_MARKS.contains(&char) => return Some((start + at, char)),
-                (Some(open), _) if open == char => within = None,
-                _ => {}
-            }
-        }
-        None
     }
 
     fn problem_at(&self, offset: usize, path: Path, message: String) -> Problem {
@@ -292,11 +232,6 @@ pub(super) fn alternatives(words: &[&str]) -> String {
 /// The beginnings of the parser's error messages inside an unclosed list or table.
 const INSIDE: [&str; 5] =
     ["unclosed array", "unclosed inline", "missing comma", "missing key for inline", "unexpected `=` in"];
-/// The beginnings of the parser's error messages for a value without quotes.
-const BARE: [&str; 5] =
-    ["string values must be quoted", "invalid boolean", "invalid float", "invalid integer", "invalid date"];
-/// The quotation marks of English, French and German text.
-const QUOTATION_MARKS: [char; 9] = ['“', '”', '„', '‟', '‘', '’', '‚', '«', '»'];
 
 #[cfg(test)]
 mod tests {

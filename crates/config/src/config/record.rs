@@ -87,6 +87,11 @@ impl Record {
         self.0.get(table).map_or(&[], Vec::as_slice)
     }
 
+    /// Returns the path of every key.
+    pub(super) fn all(&self) -> impl Iterator<Item = Path> {
+        self.tables().flat_map(|(table, keys)| keys.iter().map(|key| table.key(&key.name)))
+    }
+
     /// Returns all tables with their keys.
     pub(super) fn tables(&self) -> impl Iterator<Item = (&Path, &[RecordKey])> {
         self.0.iter().map(|(path, keys)| (path, keys.as_slice()))

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use toml::Value;
 
 use super::files::{FileContent, NamedFile};
+use super::layers::name_of;
 use super::meant;
 use super::path::Path;
 use super::problems::{Problem, Text, Variable};
@@ -134,15 +135,15 @@ impl<'a> Report<'a> {
     fn check_strays(&self, strays: &[String]) -> (Vec<Problem>, Vec<Path>) {
         let record = self.record();
         let found: Vec<_> = strays.iter().map(|name| (name, meant::by_variable(name, &record))).collect();
-        let problem = |(name, meant): &(&String, Option<meant::Variable>)| {
+        let problem = |(name, meant): &(&String, Option<Path>)| {
             let near = meant.as_ref().map_or_else(
                 || "; a variable that sets a key looks like TIDEGATE__LOG__LEVEL".to_owned(),
-                |variable| format!(" (did you mean {}?)", variable.name),
+                |key| format!(" (did you mean {}?)", name_of(key)),
             );
             Problem::of_variable(name, Path::default(), format!("nothing reads this variable{near}"))
         };
         let problems = found.iter().map(problem).collect();
-        (problems, found.into_iter().filter_map(|(_, meant)| meant?.key).collect())
+        (problems, found.into_iter().filter_map(|(_, meant)| meant).collect())
     }
 
     /// Ends the reading of `root`. Returns the findings, or all problems.

@@ -201,30 +201,6 @@ impl<'a> LimitsInUse<'a> {
         if forgets {
             idle("key", "the class remembers nothing of its calls; expected backoff, per_key or one_at_a_time");
         }
-        self.of_narrower(class, at, &charged);
-    }
-
-    /// Warns of limits of a class without effect, because those of the gate are stricter.
-    fn of_narrower(&self, class: &ClassPolicy, at: &Cursor<'_>, charged: &[BucketPolicy]) {
-        let own = class.bucket.filter(|_| at.at("bucket").is_table() && self.policy.uncounted.is_none());
-        let outer = own.and_then(|own| charged.iter().find(|outer| is_stricter(outer, &own)));
-        if let Some(outer) = outer {
-            at.at("bucket").warn(format!(
-                "never limits anything: its calls also need tokens of a stricter bucket ({}/s, burst {}); expected a lower rate or \
-                 burst here, or own_bucket_only = true",
-                outer.rate, outer.burst
-            ));
-        }
-        if let (Some(own), Some(gate)) = (class.in_flight, self.policy.in_flight)
-            && at.at("in_flight").is_table()
-            && gate.max <= own.max
-            && is_coarser(gate.per, own.per)
-        {
-            at.at("in_flight").warn(format!(
-                "never limits anything: the gate has only {} slots for all classes; expected fewer here",
-                gate.max
-            ));
-        }
     }
 
     /// Returns the buckets a class's calls take tokens from, its own first.
@@ -232,20 +208,6 @@ impl<'a> LimitsInUse<'a> {
         let gate = self.policy.bucket.filter(|_| !class.own_bucket_only);
         self.policy.outward(class).filter_map(|class| class.bucket).chain(gate).collect()
     }
-}
-
-/// Returns true if `outer` always runs out of tokens before `own`, so that `own` is useless.
-fn is_stricter(outer: &BucketPolicy, own: &BucketPolicy) -> bool {
-    let is_plain = own.adapt.is_none() && own.shared.is_none() && outer.shared.is_none();
-    let starts = outer.starts_empty || !own.starts_empty;
-    let costs = outer.counts_costs == own.counts_costs || own.largest_cost.get() == 1;
-    let numbers = outer.rate <= own.rate && outer.burst <= own.burst;
-    outer != own && is_plain && starts && costs && numbers && is_coarser(outer.per, own.per)
-}
-
-/// Returns true if `outer` counts together at least the calls counted together by `own`.
-fn is_coarser(outer: Per, own: Per) -> bool {
-    outer == Per::Gate || outer == own
 }
 
 /// Warns if retries can leave healthy calls too few tokens. Retries take tokens of both buckets, so

@@ -92,18 +92,6 @@ fn keys_without_an_effect_in_the_whole_are_named() {
             &["classes[0].in_flight: has no effect"],
         ),
         (
-            format!(
-                "{HTTP}classes = [{{ name = \"a\", match = {{ methods = [\"GET\"] }}, bucket = {{ rate = 60, burst = 200 }} }}]\n"
-            ),
-            &["classes[0].bucket: never limits anything", "50/s, burst 100"],
-        ),
-        (
-            format!(
-                "{HTTP}in_flight = {{ max = 2 }}\nclasses = [{{ name = \"a\", match = {{ methods = [\"GET\"] }}, in_flight = {{ max = 3 }} }}]\n"
-            ),
-            &["classes[0].in_flight: never limits anything"],
-        ),
-        (
             format!("{HTTP}{none}classes = [{{ name = \"a\", match = {{ methods = [\"GET\"] }}, cost = 5 }}]\n"),
             &["classes[0].cost: has no effect"],
         ),
