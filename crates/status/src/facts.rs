@@ -91,13 +91,6 @@ impl GateStatus {
             facts.extend(group.down.as_ref().map(down));
         }
         facts.extend(self.rejected_lately(now_ms).map(|rejection| rejection.fact(now_ms)));
-        if self.links_passed > 0 {
-            let answers = count(self.links_passed, "answer", "answers");
-            facts.push(Fact::note(
-                format!("{answers} had links to the upstream itself: clients that follow them go past the gate and its limits"),
-                format!("set gates.{}.rewrite_links = true; docs/external-apis.md has what else there is", self.name),
-            ));
-        }
         if self.revalidated > 0 {
             let calls = count(self.revalidated, "call was", "calls were");
             let kept = bytes(self.kept_bytes);

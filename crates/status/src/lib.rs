@@ -86,8 +86,6 @@ pub struct GateStatus {
     pub refused: u64,
     /// The calls sent without limits during an operator's bypass, since the start.
     pub bypassed: u64,
-    /// The responses with links past the gate, to the upstream itself, since the start.
-    pub links_passed: u64,
     /// The calls answered with a stored response, confirmed by the upstream, since the start.
     pub revalidated: u64,
     /// The memory taken by stored responses, in bytes.

@@ -37,7 +37,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use http::uri::Scheme;
-use http::{HeaderMap, Request, Response};
+use http::{Request, Response};
 use tokio::sync::Semaphore;
 
 pub use self::body::{BodyPrefix, OutgoingBody, OutgoingBodyError};
@@ -277,11 +277,6 @@ impl Upstream {
             drop(connected?);
         }
         Ok(short.is_multiplexed().unwrap_or_default())
-    }
-
-    /// Returns true if the response's headers have a link to the upstream, bypassing the gate.
-    pub fn leads_past(&self, headers: &HeaderMap) -> bool {
-        links::are_in(headers) && links::lead_past(headers, &self.inner.target, &self.inner.settings.get().host)
     }
 
     /// Returns the injector of credentials, for its checks of requests.

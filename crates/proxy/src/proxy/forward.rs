@@ -21,7 +21,6 @@ use super::tally::FailingAnswer;
 use crate::api::outcome::{self, AnswerDetails, PausePolicy};
 use crate::api::signals::ErrorBody;
 use crate::api::{Answer, Key, Outcome, Removal, Scope, Verb, grpc, signals};
-use crate::classify::ApiKind;
 use crate::clock::wall_clock;
 use crate::dialect::{Form, is_grpc};
 use crate::hot;
@@ -96,7 +95,6 @@ pub(crate) fn send<'a>(
         if sent.wants_body(&head) {
             Box::pin(sent.look_into(&head, &mut body)).await; // rare: its room is not every call's
         }
-        sent.notice_links(&head.headers);
         let beginning = body.beginning();
         let answer = sent.answered(head.status, &head.headers, &signals::in_clear(&head.headers, &beginning));
         let failing = sent.failing(answer, &head.headers);
@@ -139,19 +137,6 @@ impl SentCall<'_> {
     fn wants_body(&self, head: &Parts) -> bool {
         let CallContext { config, call, .. } = &*self.context;
         outcome::wants_body(&config.options.gate.answers.throttling, &call.call, head.status, &head.headers)
-    }
-
-    /// Counts a response with links to the upstream itself: a client that follows them bypasses the
-    /// gate. The first is logged.
-    fn notice_links(&self, headers: &HeaderMap) {
-        let gate = &self.context.config.options.gate;
-        if gate.kind == ApiKind::Http && self.gate.upstream.leads_past(headers) && self.gate.tally.passed_links() {
-            tracing::warn!(
-                gate = &*gate.name,
-                "a response has links to the upstream itself: clients that follow them bypass this gate and its limits; see gates.{}.rewrite_links",
-                gate.name
-            );
-        }
     }
 
     /// Reads the beginning of the response body. If the caller hangs up meanwhile, the outcome is

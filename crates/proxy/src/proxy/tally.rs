@@ -40,7 +40,6 @@ pub(crate) struct Tally {
     admitted: AtomicU64,
     refused: AtomicU64,
     bypassed: Bypassed,
-    links_passed: AtomicU64,
     revalidated: AtomicU64,
     pub(crate) callers: Callers,
     pub(crate) latency: Latency,
@@ -99,7 +98,6 @@ impl Tally {
             admitted: AtomicU64::new(0),
             refused: AtomicU64::new(0),
             bypassed: Bypassed { calls: AtomicU64::new(0), exported: table::BYPASSED.counter(&[gate]) },
-            links_passed: AtomicU64::new(0),
             revalidated: AtomicU64::new(0),
             callers: Callers::default(),
             latency: Latency::default(),
@@ -131,12 +129,6 @@ impl Tally {
     /// Counts a call answered with a stored answer, after the upstream confirmed it.
     pub(crate) fn revalidated(&self) {
         self.revalidated.fetch_add(1, Relaxed);
-    }
-
-    /// Counts a response with links past the gate, to the upstream itself. Returns true the first
-    /// time.
-    pub(crate) fn passed_links(&self) -> bool {
-        self.links_passed.fetch_add(1, Relaxed) == 0
     }
 
     /// Counts a call rejected by the upstream for this reason.
@@ -206,7 +198,6 @@ impl Tally {
         gate.bypassed = self.bypassed.calls.load(Relaxed);
         let agent = |row| if names { self.callers.agent_at(row) } else { String::new() };
         gate.quotas = self.quotas.tell(self.clock.now(), |at| self.clock.wall(at), agent);
-        gate.links_passed = self.links_passed.load(Relaxed);
         gate.revalidated = self.revalidated.load(Relaxed);
         gate.hot = self.hot.tell(self.clock, names);
         gate.latency = self.latency.tell();
