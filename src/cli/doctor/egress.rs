@@ -1,4 +1,4 @@
-//! Checks the egress listener, and the limits of calls to listed hosts.
+//! Checks the egress listener, and the files by which clients trust its CA.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -8,9 +8,8 @@ use super::{Finding, connections, upstream};
 use crate::app::egress::judge;
 use crate::clock::Clock;
 use crate::credentials::Environment;
-use crate::spec::{Egress, GivenCa, Settings};
-use crate::status::text::count;
-use crate::status::{self, Status};
+use crate::spec::{Egress, Settings};
+use crate::status::Status;
 use crate::tls;
 
 /// Checks the egress listener and its clients, if there is one.
@@ -26,9 +25,7 @@ pub(super) async fn findings(
     if !settings.intercepted_names().is_empty() {
         let in_use = status.and_then(|status| status.egress.as_ref()).map_or("", |egress| egress.ca.as_str());
         findings.extend(trust(&egress.ca.write_to, in_use));
-        findings.extend(egress.ca.given.as_ref().map(|given| of_given(given, &settings.intercepted_names())));
     }
-    findings.extend(status.and_then(|status| status.egress.as_ref()).into_iter().flat_map(seen));
     for gate in settings.gates.values() {
         findings.extend(connections::past_hosts(gate, egress, status).await);
     }
@@ -83,91 +80,6 @@ fn trust(folder: &Path, in_use: &str) -> Vec<Finding> {
     if findings.is_empty() {
         let says = format!("the files by which clients trust its CA are in {}", folder.display());
         findings.push(Finding::fine("egress", says));
-    }
-    findings
-}
-
-/// Checks the CA that the operator provides in files.
-fn of_given(given: &GivenCa, names: &[String]) -> Finding {
-    let read = tls::GivenCa::read(&given.cert, &given.key, &given.root);
-    match read.and_then(|files| files.interception(names, tls::wall())) {
-        Err(unfit) => Finding::wrong("egress", unfit.to_string(), format!("correct egress.{}", unfit.key)),
-        Ok(ca) => match ca.ends_soon(tls::wall()) {
-            None => Finding::fine("egress", format!("the CA in {} fits its key and its root", given.cert.display())),
-            Some(ends) => {
-                let ends = httpdate::fmt_http_date(ends);
-                let says = format!("the CA in {} or its root ends at {ends}", given.cert.display());
-                Finding::wrong("egress", says, "renew it, and publish a new root before")
-            }
-        },
-    }
-}
-
-/// Returns the environment variable in which a kind of client looks for CAs.
-fn variable_of(client: &str) -> &'static str {
-    let known = [
-        ("boto", "AWS_CA_BUNDLE"),
-        ("aiohttp", "SSL_CERT_DIR"),
-        ("python", "REQUESTS_CA_BUNDLE"),
-        ("go-http", "SSL_CERT_DIR"),
-        ("aws-sdk-go", "SSL_CERT_DIR"),
-        ("node", "NODE_EXTRA_CA_CERTS"),
-        ("aws-sdk-js", "NODE_EXTRA_CA_CERTS"),
-        ("grpc", "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH"),
-        ("java", "-Djavax.net.ssl.trustStore in JAVA_TOOL_OPTIONS"),
-        ("curl", "CURL_CA_BUNDLE"),
-        ("git", "GIT_SSL_CAINFO"),
-    ];
-    let client = client.to_ascii_lowercase();
-    known.iter().find(|(name, _)| client.contains(name)).map_or("the variable of its kind", |(_, variable)| variable)
-}
-
-/// Returns a finding about failed TLS handshakes.
-fn handshake(failed: &status::EgressHandshakes) -> Finding {
-    let client = if failed.client.is_empty() { "a client" } else { failed.client.as_str() };
-    let times = count(failed.count, "handshake", "handshakes");
-    let (says, advice) = match failed.why.as_str() {
-        "untrusted" => (
-            "ended when the client saw the certificate: it does not trust the egress CA",
-            format!("set {} in its container (docs/egress.md, Interception), and start it again", variable_of(client)),
-        ),
-        "sni" => ("asked for another host than the tunnel's", "let the client open a tunnel for each host".to_owned()),
-        "timeout" => ("took too long", "look at the client".to_owned()),
-        _ => (
-            "had no protocol in common",
-            "list the host in egress.tunnel if the client needs what the gate has not".to_owned(),
-        ),
-    };
-    Finding::note("egress", format!("{times} of {client} for {} {says}", failed.host), advice)
-}
-
-/// Reports the tunnels and refusals that the running listener has counted.
-fn seen(egress: &status::EgressStatus) -> Vec<Finding> {
-    let mut findings: Vec<Finding> = egress.handshakes.iter().map(handshake).collect();
-    for tunnels in egress.tunnels.iter().filter(|tunnels| !tunnels.gate.is_empty()) {
-        let says = format!(
-            "{} to {} passed unread: the limits of gate {} do not hold for the calls in them",
-            count(tunnels.total, "tunnel", "tunnels"),
-            tunnels.host,
-            tunnels.gate
-        );
-        let advice = "give the client the real name with http:// (AWS_ENDPOINT_URL_EC2 and the like) and HTTP_PROXY, or set intercept = true";
-        findings.push(Finding::note("egress", says, advice));
-    }
-    for refusals in &egress.refusals {
-        let (says, advice) = match refusals.why.as_str() {
-            "metadata" => {
-                ("asked for a metadata service", "put 169.254.169.254 and 169.254.170.23 into the client's NO_PROXY")
-            }
-            "not_listed" => {
-                ("were for hosts that no gate lists", "list them in egress.tunnel, or set egress.others = \"tunnel\"")
-            }
-            "crowded" => ("found no room", "raise egress.max_connections or egress.max_origins"),
-            "authorization" => ("did not show the token", "put it into the client's HTTPS_PROXY as the password"),
-            _ => continue,
-        };
-        let requests = count(refusals.count, "request", "requests");
-        findings.push(Finding::note("egress", format!("{requests} {says}"), advice));
     }
     findings
 }
