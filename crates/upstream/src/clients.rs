@@ -17,6 +17,7 @@ use http::{HeaderMap, HeaderName};
 
 pub use self::refusal::ClientRefusal;
 use self::review::Reviewer;
+pub use self::shown::to_proxy;
 use self::shown::{TO_PROXY, TOKEN};
 use crate::classify::{ApiKind, Glob};
 use crate::clock::Clock;
@@ -98,7 +99,7 @@ impl Clients {
     /// # Errors
     /// The client is refused.
     pub async fn identify_by(&self, named: Option<&Arc<str>>, shown: &[&[u8]]) -> Result<Arc<str>, ClientRefusal> {
-        self.let_in(named, shown::to_proxy(shown)).await
+        self.let_in(named, to_proxy(shown)).await
     }
 
     async fn let_in(

@@ -23,7 +23,10 @@ pub(super) fn in_header<'a>(header: &HeaderName, headers: &'a HeaderMap) -> Resu
 
 /// Returns the token in these values of `Proxy-Authorization`: a bearer token, or else the
 /// password.
-pub(super) fn to_proxy<'a>(shown: &[&'a [u8]]) -> Result<Cow<'a, str>, ClientRefusal> {
+///
+/// # Errors
+/// There is no token, or more than one.
+pub fn to_proxy<'a>(shown: &[&'a [u8]]) -> Result<Cow<'a, str>, ClientRefusal> {
     let text = only(shown, EXPECTED_LOGIN)?;
     if let Some(token) = bearer(text).filter(|token| !token.is_empty()) {
         return Ok(token.into());

@@ -3,8 +3,6 @@
 //! The guard scans every line first. A host and port can be spelled in many ways; a head with two
 //! different ones is refused.
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use http::uri::Scheme;
 use http::{HeaderMap, Method, Request, StatusCode, header};
 use subtle::ConstantTimeEq;
@@ -12,6 +10,7 @@ use subtle::ConstantTimeEq;
 use super::directory::Inside;
 use super::reason::{EgressRefusal, Why};
 use super::target::{Host, Origin, TargetError};
+use crate::clients;
 use crate::proxy::guard::request::{Violation, drops_protected, is_cut, is_too_long};
 use crate::proxy::guard::scan::{Rest, Scanner};
 
@@ -166,18 +165,7 @@ pub(super) fn named<B>(request: &Request<B>) -> Result<Origin, EgressRefusal> {
 
 /// Returns true if the token was sent once, as a bearer token or as the password of a login.
 pub(super) fn shows(token: &str, shown: &[&[u8]]) -> bool {
-    let [shown] = shown else { return false };
-    let Some((scheme, rest)) = std::str::from_utf8(shown).ok().and_then(|shown| shown.split_once(' ')) else {
-        return false;
-    };
-    let is_token = |text: &[u8]| bool::from(text.ct_eq(token.as_bytes()));
-    if scheme.eq_ignore_ascii_case("bearer") {
-        return is_token(rest.trim().as_bytes());
-    }
-    let login = STANDARD.decode(rest.trim()).ok().filter(|_| scheme.eq_ignore_ascii_case("basic"));
-    let colon = login.as_ref().and_then(|login| memchr::memchr(b':', login));
-    let password = login.as_deref().zip(colon).and_then(|(login, colon)| login.get(colon + 1..));
-    password.is_some_and(is_token)
+    clients::to_proxy(shown).is_ok_and(|shown| shown.as_bytes().ct_eq(token.as_bytes()).into())
 }
 
 /// Returns the values of `Proxy-Authorization`.
@@ -210,6 +198,9 @@ const LONGEST_HEAD: usize = 64 << 10;
 
 #[cfg(test)]
 mod tests {
+    use base64::Engine as _;
+    use base64::engine::general_purpose::STANDARD;
+
     use super::*;
 
     /// Reads a head in pieces of this length.
