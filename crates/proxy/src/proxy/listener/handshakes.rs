@@ -2,7 +2,7 @@
 //! minute.
 
 use std::io;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustls::{AlertDescription, CertificateError, Error, ServerConfig};
@@ -10,15 +10,12 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
 use super::stream::Stream;
-use crate::lock;
 use crate::moment::Moment;
+use crate::places::Warnings;
 
 /// The TLS handshakes of a listener.
 #[derive(Debug, Default)]
-pub(crate) struct Handshakes {
-    /// The time of the last log line, and the number of failures since.
-    logged: Mutex<Option<(Moment, u64)>>,
-}
+pub(crate) struct Handshakes(Warnings);
 
 // === impl Handshakes ===
 
@@ -46,12 +43,8 @@ impl Handshakes {
             tracing::debug!(gate, %error, "a client's TLS handshake failed");
             return;
         };
-        match &mut *lock(&self.logged) {
-            Some((at, more)) if now.since(*at) < AGAIN => *more += 1,
-            other => {
-                let more = other.replace((now, 0)).map_or(0, |(_, more)| more);
-                tracing::warn!(gate, more, %error, "a client's TLS handshake failed: {what}");
-            }
+        if self.0.is_due("handshake", now) {
+            tracing::warn!(gate, %error, "a client's TLS handshake failed: {what}");
         }
     }
 }
@@ -79,5 +72,3 @@ fn about_certificates(error: &Error) -> Option<&'static str> {
 
 /// The time for a handshake: as long as Go's and kube-apiserver's.
 const HANDSHAKE: Duration = Duration::from_secs(10);
-/// The time between two log lines.
-const AGAIN: Duration = Duration::from_secs(60);
