@@ -327,3 +327,15 @@ fn every_number_of_a_preset_is_overridden_by_itself() {
     }
     assert!(overridden > 50, "{overridden}");
 }
+
+#[test]
+fn each_signal_has_a_row_in_the_manual() {
+    let manual = include_str!("../../docs/external-apis.md");
+    let rows =
+        manual.split("`signals.honour` lists").nth(1).expect("its section").split("\n\n").nth(1).expect("a table");
+    for signal in Signal::ALL {
+        let has = |row: &str| row.trim_start_matches(['|', ' ', '[']).starts_with(&format!("`{signal}`"));
+        assert!(rows.lines().any(has), "{signal}");
+    }
+    assert_eq!(rows.lines().count(), 2 + Signal::ALL.len());
+}

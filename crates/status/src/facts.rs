@@ -214,7 +214,10 @@ fn knob(reason: &str) -> &'static str {
         "retry_bucket" => {
             "heal what fails; with retry_bucket.rate = \"auto\", the default, retries go again as soon as some of them succeed"
         }
-        _ => "heal what fails: tidegate top shows the keys and what they got",
+        "backoff" | "deadline" | "one_at_a_time" | "trial" => {
+            "heal what fails: tidegate top shows the keys and what they got"
+        }
+        _ => "",
     }
 }
 
@@ -263,6 +266,13 @@ mod tests {
             let fact = facts.iter().find(|fact| fact.says.contains(" is hot: ")).expect("it is told of");
             assert_eq!((fact.is_wrong, &*fact.says), (false, &*format!("configmaps default/a is hot: {says}")));
             assert!(fact.remedy.contains(advice), "{}", fact.remedy);
+        }
+    }
+
+    #[test]
+    fn every_reason_has_a_remedy() {
+        for reason in tidegate_limit::Reason::ALL {
+            assert_ne!(knob(reason.word()), "", "{reason}");
         }
     }
 

@@ -157,11 +157,8 @@ mod tests {
 
     #[test]
     fn every_reason_has_a_meaning() {
-        // The closed list of reasons for refusals and waits; the limiter's own test fixes the
-        // words.
-        let reasons = "backoff bucket bytes_full class_bucket deadline one_at_a_time pause per_key queue_full retry_bucket slot trial";
-        for reason in reasons.split(' ') {
-            assert_ne!(meaning(reason), meaning("unknown"), "{reason}");
+        for reason in tidegate_limit::Reason::ALL {
+            assert_ne!(meaning(reason.word()), meaning("unknown"), "{reason}");
         }
     }
 }

@@ -241,3 +241,21 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn each_signal_says_what_it_tells() {
+    for signal in Signal::ALL {
+        // A new signal does not compile before it is said here.
+        let expected = match signal {
+            Signal::RetryAfter => "",
+            Signal::Aws | Signal::Google => "provider",
+            Signal::Azure | Signal::Github | Signal::Ietf => "quota resource provider",
+            Signal::Docker | Signal::Gitlab | Signal::Okta => "quota provider",
+        };
+        let one = Signals::from_iter([signal]);
+        let told =
+            [(one.tell_quotas(), "quota"), (one.name_resources(), "resource"), (one.are_of_providers(), "provider")];
+        let told: Vec<_> = told.iter().filter(|(tells, _)| *tells).map(|(_, what)| *what).collect();
+        assert_eq!(told.join(" "), expected, "{signal}");
+    }
+}
