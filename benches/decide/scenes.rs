@@ -47,7 +47,7 @@ pub(crate) const SCENES: &[Scene] = &[
     scene("healthy_10k",      "a call of a healthy key beside 10,000 failing",                             Some(1_800),  || healthy(10_000)),
     scene("healthy_1m",       "a call of a healthy key beside 1,000,000 failing",                          None,         || healthy(1_000_000)),
     scene("refused_1",        "a refusal of the one failing key",                                          None,         || refused(1)),
-    scene("refused_10k",      "a refusal of one of 10,000 failing keys",                                   Some(550),    || refused(10_000)),
+    scene("refused_10k",      "a refusal of one of 10,000 failing keys",                                   Some(509),    || refused(10_000)),
     scene("refused_1m",       "a refusal of one of 1,000,000 failing keys",                                None,         || refused(1_000_000)),
     scene("fails_10k",        "a call that fails for the first time beside 10,000 failing",                Some(5_500),  || fails(10_000)),
     scene("cancel_1",         "enqueue one and cancel another, 1 waits",                                   None,         || cancel(1, 1)),
@@ -104,7 +104,7 @@ pub(crate) const HOARDS: &[Hoard] = &[
     hoard("keys_1m",           "a failing key, 1,000,000 of them",         1_000_000, 250, || failing(1_000_000)),
     hoard("waiters_100k",      "a waiting call, 100,000 in 1 flow",        100_000,   512, || waiting(100_000, 1).0),
     hoard("waiters_100k_1k",   "a waiting call, 100,000 in 1,000 flows",   100_000,   512, || waiting(100_000, 1_000).0),
-    hoard("waiters_100k_100k", "a waiting call, 100,000 in 100,000 flows", 100_000,   600, || waiting(100_000, 100_000).0),
+    hoard("waiters_100k_100k", "a waiting call, 100,000 in 100,000 flows", 100_000,   585, || waiting(100_000, 100_000).0),
 ];
 
 // --- stages
