@@ -75,7 +75,7 @@ fn what_is_wrong_in_a_scenario_file_is_told_with_its_place() {
         ("lenght = \"1m\"\n", 78, "tidegate.toml:1:1: unknown field `lenght`, expected one of `title`, `length`"),
         ("length = 5\n", 78, "tidegate.toml:1:10: invalid type: integer `5`, expected a string"),
         ("length = \"5\"\n", 78, "tidegate.toml:1:10: is \"5\", expected a duration with a unit"),
-        ("[gates.k]\nupstream = \"kubeconfig\"\n", 78, "tidegate.toml:1:8: unknown field `gates`"),
+        ("[gates.k]\nupstream = \"kubeconfig\"\n", 78, "tidegate.toml:1:2: unknown field `gates`"),
         ("seed = 2\n", 78, "tidegate.toml: has nothing to simulate, expected [[controllers]] or [[leases]]"),
         ("[[controllers]]\nverbs = [\"upddate\"]\n", 78, "(did you mean \"update\"?)"),
         ("[[controllers]]\nrequeue = \"soon\"\n", 78, "2:11: expected \"at_once\" or a table such as"),

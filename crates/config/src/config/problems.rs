@@ -168,7 +168,11 @@ impl Text {
             return self.problem_at(offset, Path::default(), message.to_owned());
         }
         // A problem is one line, whatever the parser says.
-        let message = error.message().split_whitespace().collect::<Vec<_>>().join(" ");
+        let mut message = error.message().split_whitespace().collect::<Vec<_>>().join(" ");
+        // A word such as `none`, without quotes.
+        if matches!(&*message, "invalid float, expected `nan`" | "invalid float, expected `inf`") {
+            message = "string values must be quoted".to_owned();
+        }
         self.problem_at(offset, Path::default(), message)
     }
 
