@@ -117,8 +117,8 @@ impl Adaptive {
 /// AWS SDKs).
 const DECREASE: f64 = 0.7;
 /// The fraction of a throttled rate to recover quickly; the rest is left to other clients. With
-/// this fraction, 4% of an API with 20 seats stay unused, and with CUBIC's 0.85 it is 8%. Three
-/// gates calling the same API get equal parts with either.
+/// this fraction, less than 1% of an API with 20 seats stays unused, and three gates calling it get
+/// equal parts.
 const GOOD: f64 = 0.92;
 /// The smallest change of a rate worth the arithmetic, as a factor.
 const WORTH_IT: f64 = 1.01;

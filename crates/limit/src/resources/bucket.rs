@@ -133,13 +133,16 @@ impl Bucket {
         if adaptive.grow(self.counted(self.short, now)) { self.slowed(adaptive) } else { self.policy }
     }
 
-    /// Slows down because the upstream throttled a call. `left` is the number of this call in the
-    /// order of sending; `number` is that of the latest call.
+    /// Slows down and drops all tokens, because the upstream throttled a call. `left` is the number
+    /// of this call in the order of sending; `number` is that of the latest call.
     pub(crate) fn throttled(&mut self, left: u64, now: Moment, number: u64) {
         if self.adaptive.as_mut().is_some_and(|adaptive| adaptive.throttled(left, number)) {
             self.last_take = now;
             self.short = false;
             self.follow(now, number);
+            // The upstream has no room for a burst. If the tokens stayed, calls would leave at the
+            // old rate until they are spent, and each rejected one would lower the new rate.
+            self.set_level(self.level(now).min(0.0), now);
         }
     }
 
@@ -427,6 +430,19 @@ mod tests {
         assert!((bucket.take(now + Duration::from_millis(100), 3, 1) > 0));
         let later = now + Duration::from_secs(3600);
         assert_eq!(drain(&mut bucket, later), 100, "an hour of rest is one burst");
+    }
+
+    #[test]
+    fn an_upstream_that_throttles_gets_no_burst() {
+        let adapt = Some(crate::policy::Adapt { floor: 1.0 });
+        let mut bucket = Bucket::new(BucketPolicy { adapt, ..policy(10.0, 100) }, Start::Full);
+        bucket.throttled(1, Moment::ZERO, 1);
+        assert_eq!(drain(&mut bucket, Moment::ZERO), 0);
+        let later = Moment::from_millis(3_600_000);
+        assert_eq!(drain(&mut bucket, later), 70);
+        bucket.reserve(later, 2);
+        bucket.throttled(3, later, 3);
+        assert_eq!(bucket.level(later).round(), -1.0, "a reserved token is owed");
     }
 
     #[test]

@@ -72,6 +72,7 @@ mod tests {
         let policy = BucketPolicy::new(rate, NonZeroU32::new(burst).unwrap());
         let mut bucket = Bucket::new(BucketPolicy { adapt: Some(Adapt { floor }), ..policy }, Start::Full);
         (1..=throttled as u64).for_each(|number| bucket.throttled(number, Moment::ZERO, number));
+        bucket.set_level(f64::from(burst), Moment::ZERO);
         (0..taken).for_each(|_| _ = bucket.take(Moment::ZERO, 10, 1));
         bucket
     }
