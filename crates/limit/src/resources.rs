@@ -13,7 +13,7 @@ mod shared;
 mod slots;
 mod split;
 
-pub(crate) use self::adaptive::Adaptive;
+pub(crate) use self::adaptive::{Adaptive, Answers};
 pub(crate) use self::bucket::{Bucket, Start};
 pub(crate) use self::buckets::{Buckets, Owner};
 pub use self::buckets::{Gap, Levels};
@@ -174,8 +174,10 @@ impl Resources {
     /// for refunds.
     pub(super) fn take(&mut self, needs: &mut Requirements, class: ClassId, cost: u16, turn: Turn) -> u64 {
         let number = self.buckets.next_take();
+        let answered = number.saturating_sub(self.gate_slots.used.into());
         for charge in needs.charges.iter_mut() {
-            charge.taken = self.buckets.take(charge.bucket, turn, number, cost, &mut self.unblocked);
+            let answered = (charge.reason == Reason::Bucket && !charge.own).then_some(answered);
+            charge.taken = self.buckets.take(charge.bucket, turn, number, cost, answered, &mut self.unblocked);
         }
         self.gate_slots.take(needs.shares[0]);
         if let Some(slots) = self.class_slots.get_mut(class) {

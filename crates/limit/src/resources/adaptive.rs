@@ -10,6 +10,8 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
+use crate::moment::Moment;
+
 /// The rate of a bucket, adapting to throttling. All rates are in tokens per second.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Adaptive {
@@ -25,13 +27,34 @@ pub(crate) struct Adaptive {
     /// The number of calls sent before the last decrease. A throttled answer to one of these calls
     /// does not decrease the rate again.
     left: u64,
+    /// The answers at the first call after the last decrease.
+    first: Option<Answers>,
+    /// True once the rate of answers after the last decrease is known.
+    is_measured: bool,
+}
+
+/// The number of all answers until a moment.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Answers {
+    pub(crate) at: Moment,
+    pub(crate) count: u64,
 }
 
 // === impl Adaptive ===
 
 impl Adaptive {
     pub(crate) fn new(floor: f64, full: f64) -> Self {
-        Self { floor: floor.min(full), full, rate: full, low: full, good: full, recovered_for: Duration::ZERO, left: 0 }
+        Self {
+            floor: floor.min(full),
+            full,
+            rate: full,
+            low: full,
+            good: full,
+            recovered_for: Duration::ZERO,
+            left: 0,
+            first: None,
+            is_measured: false,
+        }
     }
 
     pub(crate) fn is_slowed(&self) -> bool {
@@ -60,7 +83,26 @@ impl Adaptive {
         self.good = (before * GOOD).max(self.low);
         self.rate = self.low;
         self.recovered_for = Duration::ZERO;
+        self.first = None;
+        self.is_measured = false;
         self.rate < before
+    }
+
+    /// Raises the good rate to that of the answers after a decrease. An upstream with a full queue
+    /// rejects each further call, so the rate falls far below what it bears. Then it works off the
+    /// queue, and answers as fast as it can.
+    pub(crate) fn measure(&mut self, now: Answers) {
+        if self.is_measured {
+            return;
+        }
+        let first = *self.first.get_or_insert(now);
+        let time = (now.at - first.at).as_secs_f64();
+        if time >= MEASURING {
+            #[expect(clippy::cast_precision_loss, reason = "the answers of about a second")]
+            let rate = now.count.saturating_sub(first.count) as f64 / time;
+            self.good = self.good.max(rate * GOOD).min(self.full);
+            self.is_measured = true;
+        }
     }
 
     /// Returns how much of the time since the last call counts towards a higher rate: `short_for`,
@@ -120,6 +162,8 @@ const DECREASE: f64 = 0.7;
 /// this fraction, less than 1% of an API with 20 seats stays unused, and three gates calling it get
 /// equal parts.
 const GOOD: f64 = 0.92;
+/// The seconds for which answers are counted.
+const MEASURING: f64 = 1.0;
 /// The smallest change of a rate worth the arithmetic, as a factor.
 const WORTH_IT: f64 = 1.01;
 /// The seconds until the good rate is reached again. A low rate takes the time of `RECOVERY_CALLS`
@@ -175,6 +219,22 @@ mod tests {
         }
         assert_near(&rate, 5.0);
         assert!(!rate.throttled(10_000, 10_000), "lower than the floor it does not get");
+    }
+
+    #[test]
+    fn it_comes_back_to_what_the_upstream_answers() {
+        let mut rate = Adaptive::new(5.0, 50.0);
+        for left in 1..5 {
+            rate.throttled(left, left);
+        }
+        assert_near(&rate, 50.0 * 0.7_f64.powi(4));
+        for millis in (0..=2000).step_by(50) {
+            // 20 a second, and at last three times as many.
+            let count = if millis > 1000 { millis / 16 } else { millis / 50 };
+            rate.measure(Answers { at: Moment::from_millis(millis), count });
+        }
+        grow(&mut rate, 2.0);
+        assert_near(&rate, 20.0 * 0.92);
     }
 
     #[test]

@@ -20,7 +20,7 @@ use governor::nanos::Nanos;
 use governor::state::{NotKeyed, StateStore};
 use governor::{Quota, RateLimiter};
 
-use super::{Adaptive, Refunds, Valve};
+use super::{Adaptive, Answers, Refunds, Valve};
 use crate::moment::Moment;
 use crate::{BucketPolicy, KeyState};
 
@@ -104,17 +104,20 @@ impl Bucket {
         self.short |= self.adaptive.is_some() && self.ready_at(now) > now;
     }
 
-    /// Lets the rate rise after a token was taken. `awaited` is true if its call waited for this
-    /// token and nothing else. Returns true if the rate changes.
+    /// Lets the rate rise after a token was taken: its call waited for nothing else if `awaited`.
+    /// `answered` counts all answers, if all are to calls of this bucket. Returns true on a change.
     #[inline]
-    pub(crate) fn learn(&mut self, awaited: bool, now: Moment, number: u64) -> bool {
+    pub(crate) fn learn(&mut self, awaited: bool, now: Moment, number: u64, answered: Option<u64>) -> bool {
         if !self.adaptive.as_ref().is_some_and(Adaptive::is_slowed) {
             return false;
         }
         let short = std::mem::take(&mut self.short) || awaited;
         let counted = self.counted(short, now);
         self.last_take = now;
-        let changes = self.adaptive.as_mut().is_some_and(|adaptive| adaptive.grow(counted));
+        let changes = self.adaptive.as_mut().is_some_and(|adaptive| {
+            answered.into_iter().for_each(|answered| adaptive.measure(Answers { at: now, count: answered }));
+            adaptive.grow(counted)
+        });
         if changes {
             self.follow(now, number);
         }
@@ -127,12 +130,6 @@ impl Bucket {
         Adaptive::counted(now - self.last_take, short_for)
     }
 
-    /// Returns the limits in force after one more call now. Changes nothing.
-    pub(crate) fn next_policy(&self, now: Moment) -> BucketPolicy {
-        let Some(mut adaptive) = self.adaptive.filter(Adaptive::is_slowed) else { return self.policy };
-        if adaptive.grow(self.counted(self.short, now)) { self.slowed(adaptive) } else { self.policy }
-    }
-
     /// Slows down and drops all tokens, because the upstream throttled a call. `left` is the number
     /// of this call in the order of sending; `number` is that of the latest call.
     pub(crate) fn throttled(&mut self, left: u64, now: Moment, number: u64) {
@@ -140,8 +137,7 @@ impl Bucket {
             self.last_take = now;
             self.short = false;
             self.follow(now, number);
-            // The upstream has no room for a burst. If the tokens stayed, calls would leave at the
-            // old rate until they are spent, and each rejected one would lower the new rate.
+            // Else calls would leave at the old rate until the tokens are spent.
             self.set_level(self.level(now).min(0.0), now);
         }
     }

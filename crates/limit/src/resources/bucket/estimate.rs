@@ -38,6 +38,12 @@ impl Bucket {
         Moment::from_nanos(since_now.max(since_full))
     }
 
+    /// Returns the limits in force after one more call now. Changes nothing.
+    pub(crate) fn next_policy(&self, now: Moment) -> BucketPolicy {
+        let Some(mut adaptive) = self.adaptive.filter(Adaptive::is_slowed) else { return self.policy };
+        if adaptive.grow(self.counted(self.short, now)) { self.slowed(adaptive) } else { self.policy }
+    }
+
     /// Returns the limits an adapted rate puts in force.
     pub(super) fn slowed(&self, adaptive: Adaptive) -> BucketPolicy {
         let burst = adaptive.burst(self.limits.burst).max(self.limits.largest_cost.into());
@@ -81,7 +87,7 @@ mod tests {
     fn take_awaited(bucket: &mut Bucket, now: Moment) -> Moment {
         let at = bucket.ready_at(now);
         assert!(bucket.take(at, 11, 1) > 0);
-        bucket.learn(true, at, 11);
+        bucket.learn(true, at, 11, None);
         at
     }
 

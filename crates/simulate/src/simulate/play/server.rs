@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::config::scenario::{ControllerModel, FailureSpan, Upstream};
 use crate::moment::Moment;
+use crate::random::Random;
 
 /// The simulated API.
 #[derive(Debug)]
@@ -18,6 +19,8 @@ pub(super) struct Server<'a> {
     seated: u32,
     /// The flows with waiting calls. The first one is served next.
     waiting: VecDeque<WaitingFlow>,
+    /// The source of the time of a call in a seat.
+    random: Random,
 }
 
 /// The waiting calls of one controller: a flow, in terms of API priority and fairness.
@@ -42,7 +45,7 @@ pub(super) struct ServerAnswer {
 impl<'a> Server<'a> {
     pub(super) fn new(spec: &'a Upstream) -> Self {
         let gap = spec.capacity.map(|capacity| Duration::from_secs_f64(1.0 / capacity));
-        Self { spec, gap, free: Moment::ZERO, seated: 0, waiting: VecDeque::new() }
+        Self { spec, gap, free: Moment::ZERO, seated: 0, waiting: VecDeque::new(), random: Random::new(0) }
     }
 
     /// Accepts a call of a controller, for an API with seats. Returns its response, or `None` if
@@ -78,9 +81,11 @@ impl<'a> Server<'a> {
         call
     }
 
-    /// Returns the response to a call given a seat now.
-    pub(super) fn seat(&self, now: Moment, status: u16) -> ServerAnswer {
-        ServerAnswer { at: now + self.spec.latency, status, retry_after: None, seated: true }
+    /// Returns the response to a call given a seat now. It takes between half of the latency and
+    /// one and a half, because if all took the same time, the API would never be full by chance.
+    pub(super) fn seat(&mut self, now: Moment, status: u16) -> ServerAnswer {
+        let latency = self.spec.latency.mul_f64(0.5 + self.random.fraction());
+        ServerAnswer { at: now + latency, status, retry_after: None, seated: true }
     }
 
     /// Returns true if the API limits the number of calls served at a time, by seats.
