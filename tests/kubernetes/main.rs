@@ -32,6 +32,7 @@ mod pages;
 mod pod;
 mod rate;
 mod recovery;
+mod seats;
 mod service;
 mod smoke;
 mod streams;

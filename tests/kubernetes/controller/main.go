@@ -1,4 +1,4 @@
-// Command controller is the real Go client of the tests: a controller, a herd, watches, informers, a leader and a loop.
+// Command controller is the real Go client of the tests: controllers, a herd, watches, informers, a leader and a loop.
 // Every mode but script and the last two takes its cluster from KUBECONFIG and reports on stdout, one JSON object per line: `event`, `at`
 // (microseconds since the epoch) and, where something took time, `micros`.
 package main
@@ -34,6 +34,7 @@ var modes = map[string]func(context.Context, []string) error{
 	"refuse":    refuse,
 	"upload":    upload,
 	"loop":      loop,
+	"busy":      busy,
 }
 
 func main() {
@@ -41,7 +42,7 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
 	if len(os.Args) < 2 || modes[os.Args[1]] == nil {
-		fmt.Fprintln(os.Stderr, "usage: controller manage|herd|watches|informers|leader|manager|operate|script|ensure|refuse|upload|loop [flags]")
+		fmt.Fprintln(os.Stderr, "usage: controller manage|herd|watches|informers|leader|manager|operate|script|ensure|refuse|upload|loop|busy [flags]")
 		os.Exit(64)
 	}
 	if err := modes[os.Args[1]](ctx, os.Args[2:]); err != nil {

@@ -6,7 +6,8 @@
 
 use std::collections::HashMap;
 use std::convert::Infallible;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use base64::Engine as _;
 use bytes::Bytes;
@@ -23,13 +24,20 @@ use tokio_rustls::TlsAcceptor;
 
 use super::control_plane::ControlPlane;
 
-/// The objects whose writes fail, by name, and the status that answers each.
-type Failing = Arc<Mutex<HashMap<String, Value>>>;
+type Shared = Arc<Mutex<Orders>>;
+
+#[derive(Debug, Default)]
+struct Orders {
+    /// The objects whose writes fail, by name, and the status that answers each.
+    failing: HashMap<String, Value>,
+    /// The time that each review takes.
+    delay: Duration,
+}
 
 /// A webhook, registered and serving. Dropping it ends the serving, not the registration.
 #[derive(Debug)]
 pub(crate) struct Webhook {
-    failing: Failing,
+    orders: Shared,
     runtime: Option<tokio::runtime::Runtime>,
 }
 
@@ -58,11 +66,11 @@ impl Webhook {
             .expect("a runtime can be built");
         let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).expect("a loopback port");
         let port = listener.local_addr().expect("it is bound").port();
-        let failing = Failing::default();
-        runtime.spawn(serve(listener, TlsAcceptor::from(Arc::new(config)), Arc::clone(&failing)));
+        let orders = Shared::default();
+        runtime.spawn(serve(listener, TlsAcceptor::from(Arc::new(config)), Arc::clone(&orders)));
         let bundle = base64::engine::general_purpose::STANDARD.encode(made.cert.pem());
         plane.apply(&registration(namespace, port, &bundle, &rules(operation, resources)));
-        Self { failing, runtime: Some(runtime) }
+        Self { orders, runtime: Some(runtime) }
     }
 
     /// From now on exactly these objects fail, with a 500.
@@ -74,8 +82,17 @@ impl Webhook {
     /// From now on exactly these objects fail, with this status.
     pub(crate) fn fail_with(&self, names: impl IntoIterator<Item = String>, status: &Value) {
         let failing = names.into_iter().map(|name| (name, status.clone())).collect();
-        *self.failing.lock().unwrap_or_else(PoisonError::into_inner) = failing;
+        lock(&self.orders).failing = failing;
     }
+
+    /// From now on each review takes this time.
+    pub(crate) fn delay(&self, delay: Duration) {
+        lock(&self.orders).delay = delay;
+    }
+}
+
+fn lock(orders: &Shared) -> MutexGuard<'_, Orders> {
+    orders.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Drop for Webhook {
@@ -108,27 +125,30 @@ fn registration(namespace: &str, port: u16, bundle: &str, rules: &Value) -> Stri
     .to_string()
 }
 
-async fn serve(listener: TcpListener, tls: TlsAcceptor, failing: Failing) {
+async fn serve(listener: TcpListener, tls: TlsAcceptor, orders: Shared) {
     loop {
         let Ok((stream, _)) = listener.accept().await else { continue };
-        let (tls, failing) = (tls.clone(), Arc::clone(&failing));
+        let (tls, orders) = (tls.clone(), Arc::clone(&orders));
         tokio::spawn(async move {
             drop(stream.set_nodelay(true));
             let Ok(stream) = tls.accept(stream).await else { return };
-            let service = service_fn(move |request| review(request, Arc::clone(&failing)));
+            let service = service_fn(move |request| review(request, Arc::clone(&orders)));
             drop(hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service).await);
         });
     }
 }
 
-async fn review(request: Request<Incoming>, failing: Failing) -> Result<Response<Full<Bytes>>, Infallible> {
+#[expect(clippy::disallowed_methods, reason = "other programs run on real time")]
+async fn review(request: Request<Incoming>, orders: Shared) -> Result<Response<Full<Bytes>>, Infallible> {
     let body = match request.into_body().collect().await {
         Ok(body) => body.to_bytes(),
         Err(_) => Bytes::new(),
     };
     let review: Value = serde_json::from_slice(&body).unwrap_or_default();
     let name = review.pointer("/request/name").and_then(Value::as_str).unwrap_or_default();
-    let status = failing.lock().unwrap_or_else(PoisonError::into_inner).get(name).cloned();
+    let status = lock(&orders).failing.get(name).cloned();
+    let delay = lock(&orders).delay;
+    tokio::time::sleep(delay).await;
     let mut answer = json!({"uid": review.pointer("/request/uid"), "allowed": status.is_none()});
     if let Some(status) = status {
         answer["status"] = status;
