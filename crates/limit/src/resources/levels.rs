@@ -121,8 +121,9 @@ impl TrackedQuota {
 
     fn observe(&mut self, point: QuotaPoint, known: QuotaKind, went: bool) {
         let now = point.at;
-        // One call went although nothing was left, long before the reset.
-        let refills = went && self.last.left < 1.0 && (self.last.resets_at - now).as_secs_f64() > SECONDS;
+        // One call went although nothing was left, long before the reset, and some are still missing.
+        let went_early = went && self.last.left < 1.0 && (self.last.resets_at - now).as_secs_f64() > SECONDS;
+        let refills = went_early && point.left < point.limit;
         self.kind = match known {
             QuotaKind::Unknown if refills => QuotaKind::Refill,
             QuotaKind::Unknown => self.first.kind(&point).unwrap_or(self.kind),

@@ -129,13 +129,13 @@ impl Pauses {
             return Ends::default();
         }
         let until = |quota: &QuotaId| self.until(*quota).max(self.levels.next(*quota));
-        let own = self.of_call(class, quota).iter().map(until).max();
-        Ends { shared: until(&QuotaId::ALL), own: own.unwrap_or_default() }
+        let [all, own @ ..] = self.of_call(class, quota);
+        Ends { shared: until(&all), own: own.iter().map(until).max().unwrap_or_default() }
     }
 
     /// Returns the end of a call's last pause, counting only pauses asked for by the upstream.
     pub(crate) fn asked_until(&self, class: ClassId, quota: CallQuota) -> Moment {
-        let all = self.of_call(class, quota).into_iter().chain([QuotaId::ALL]).filter(|_| !quota.is_free());
+        let all = self.of_call(class, quota).into_iter().filter(|_| !quota.is_free());
         all.map(|quota| self.until(quota)).max().unwrap_or_default()
     }
 
@@ -147,7 +147,11 @@ impl Pauses {
     pub(crate) fn depart(&mut self, class: ClassId, quota: CallQuota, now: Moment) -> Moment {
         let ends = self.ends(class, quota).all();
         if self.levels.slows() && !quota.is_free() {
-            for quota in self.of_call(class, quota).into_iter().chain([QuotaId::ALL]) {
+            let mut all = self.of_call(class, quota);
+            all.sort_unstable();
+            // Without a holder or a resource some are the same, and are charged once.
+            let mut last = None;
+            for quota in all.into_iter().filter(|quota| last.replace(*quota) != Some(*quota)) {
                 let grown = self.quotas.get(&quota).map_or(Duration::ZERO, |state| state.grown);
                 self.last = self.last.max(self.levels.depart(quota, grown, now));
             }
@@ -157,7 +161,7 @@ impl Pauses {
 
     /// Returns the earliest moment to send a call after `turns` other calls of its paced quotas.
     pub(crate) fn paced_after(&self, turns: usize, class: ClassId, quota: CallQuota, now: Moment) -> Moment {
-        let all = self.of_call(class, quota).into_iter().chain([QuotaId::ALL]).filter(|_| self.levels.slows());
+        let all = self.of_call(class, quota).into_iter().filter(|_| self.levels.slows());
         all.map(|quota| self.levels.after(quota, turns, now)).max().unwrap_or_default()
     }
 
@@ -196,13 +200,13 @@ impl Pauses {
         self.until(QuotaId::ALL).max(self.levels.next(QuotaId::ALL))
     }
 
-    /// Returns the quotas of a call, except the whole gate's. A pause of any one stops the call.
-    fn of_call(&self, class: ClassId, quota: CallQuota) -> [QuotaId; 5] {
+    /// Returns the quotas of a call, the whole gate's first. A pause of any one stops the call.
+    fn of_call(&self, class: ClassId, quota: CallQuota) -> [QuotaId; 6] {
         let CallQuota { holder, word } = quota;
         let class = self.class(class);
         let word = if word == ResourceId::ALL { class } else { word };
         let of = |holder, resource| QuotaId { holder, resource };
-        [of(0, class), of(0, word), of(holder, ResourceId::ALL), of(holder, class), of(holder, word)]
+        [QuotaId::ALL, of(0, class), of(0, word), of(holder, ResourceId::ALL), of(holder, class), of(holder, word)]
     }
 
     /// Returns the quota of a class for all holders together.
@@ -272,9 +276,8 @@ impl Pauses {
     /// Records the success of a call. Earlier pauses of its quota stop growing.
     pub(crate) fn succeeded(&mut self, origin: Origin) {
         self.changes += 1;
-        let of_call = self.of_call(origin.class, origin.quota);
-        for quota in of_call.iter().chain(&[QuotaId::ALL]) {
-            if let Some(state) = self.quotas.get_mut(quota).filter(|state| origin.left > state.left) {
+        for quota in self.of_call(origin.class, origin.quota) {
+            if let Some(state) = self.quotas.get_mut(&quota).filter(|state| origin.left > state.left) {
                 state.grown = Duration::ZERO;
             }
         }

@@ -19,6 +19,8 @@ struct Provider {
     refill: f64,
     whole_at: Moment,
     now: Moment,
+    /// The resource that its answers name.
+    charged: Charged,
     ours: usize,
     refused: usize,
 }
@@ -32,6 +34,8 @@ struct Bench {
     sent: Vec<(Moment, usize)>,
     idle: Vec<Moment>,
     think: Duration,
+    /// The quota of the calls, as far as their requests tell.
+    hint: QuotaHint,
     left_at: Vec<Moment>,
     /// The last moment without a waiting call.
     nobody_waited: Moment,
@@ -46,7 +50,8 @@ const TICK: Duration = Duration::from_millis(100);
 
 impl Provider {
     fn new(limit: f64, refill: f64) -> Self {
-        Self { limit, left: limit, refill, whole_at: Moment::ZERO + HOUR, now: Moment::ZERO, ours: 0, refused: 0 }
+        let (charged, whole_at) = (Charged::Named(ResourceId::named("core")), Moment::ZERO + HOUR);
+        Self { limit, left: limit, refill, whole_at, now: Moment::ZERO, charged, ours: 0, refused: 0 }
     }
 
     fn pass_to(&mut self, now: Moment) {
@@ -73,7 +78,7 @@ impl Provider {
             refill => Duration::from_secs_f64((self.limit - self.left) / refill),
         };
         QuotaReading {
-            charged: Charged::Named(ResourceId::named("core")),
+            charged: self.charged,
             limit: self.limit as u64,
             left: self.left as u64,
             kept: 0,
@@ -98,6 +103,7 @@ impl Bench {
             sent: Vec::new(),
             idle,
             think,
+            hint: QuotaHint { holder: 7, word: ResourceId::named("core"), action: 1 },
             left_at: Vec::new(),
             nobody_waited: Moment::ZERO,
             longest_stop: Duration::ZERO,
@@ -112,8 +118,7 @@ impl Bench {
     }
 
     fn arrive(&mut self) {
-        let quota = QuotaHint { holder: 7, word: ResourceId::named("core"), action: 1 };
-        let call = self.world.arrive(Caller { quota, ..Caller::new() });
+        let call = self.world.arrive(Caller { quota: self.hint, ..Caller::new() });
         self.waiting.push(call);
     }
 
@@ -163,15 +168,22 @@ impl Bench {
 
 #[test]
 fn a_window_lasts_to_its_reset_beside_a_tool_that_takes_half() {
-    // Some 1.2 calls a second, of which 2,500 an hour fit.
-    let mut bench = Bench::new(Provider::new(5000.0, 0.0), 24, secs(20)).spread();
-    bench.run(HOUR * 2, QuotaKind::Window, ms(1440));
-    let used = bench.provider.ours as f64 / 5000.0;
-    let stop = bench.longest_stop;
-    println!("window: used {used:.4}, refused {}, longest stop {stop:?}", bench.provider.refused);
-    assert_eq!(bench.provider.refused, 0);
-    assert!(used >= 0.97, "{used}");
-    assert!(stop <= Duration::from_secs_f64(2.0 * 3600.0 / 2500.0), "{stop:?}");
+    let core = Charged::Named(ResourceId::named("core"));
+    for (holder, word, charged) in
+        [(7, "core", core), (7, "", Charged::Class), (0, "core", core), (0, "", Charged::All)]
+    {
+        let word = if word.is_empty() { ResourceId::ALL } else { ResourceId::named(word) };
+        // Some 1.2 calls a second, of which 2,500 an hour fit.
+        let mut bench = Bench::new(Provider { charged, ..Provider::new(5000.0, 0.0) }, 24, secs(20)).spread();
+        bench.hint = QuotaHint { holder, word, action: 1 };
+        bench.run(HOUR * 2, QuotaKind::Window, ms(1440));
+        let used = bench.provider.ours as f64 / 5000.0;
+        let stop = bench.longest_stop;
+        println!("window, {charged:?}: used {used:.4}, refused {}, longest stop {stop:?}", bench.provider.refused);
+        assert_eq!(bench.provider.refused, 0);
+        assert!(used >= 0.97, "{used}");
+        assert!(stop <= Duration::from_secs_f64(2.0 * 3600.0 / 2500.0), "{stop:?}");
+    }
 }
 
 #[test]
