@@ -179,7 +179,7 @@ impl TrackedQuota {
             QuotaKind::Window | QuotaKind::Unknown => spare / whole_in,
         };
         let others = self.all.per_second(now) - self.own.per_second(now);
-        let rate = (whole - others.max(0.0)).max(whole / 4.0);
+        let rate = (whole - others.max(0.0)).max(whole / 16.0);
         gap(rate).min(Duration::from_secs_f64(whole_in))
     }
 }

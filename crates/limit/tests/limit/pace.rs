@@ -191,6 +191,21 @@ fn a_window_lasts_to_its_reset_beside_a_tool_that_takes_half() {
     }
 }
 
+/// Of what is left at half, most is the other tool's: some 0.16 calls a second are ours.
+#[test]
+fn a_window_used_fast_in_its_first_half_lasts_to_its_reset() {
+    for (kept, every) in [(500, 20), (0, 10)] {
+        let mut bench = Bench::new(Provider { kept, ..Provider::new(5000.0, 0.0) }, 24, secs(every)).spread();
+        bench.run(HOUR * 2, QuotaKind::Window, ms(1440));
+        let used = bench.provider.ours as f64 / (5000.0 - 2.0 * kept as f64);
+        let stop = bench.longest_stop;
+        println!("fast, {kept} kept: used {used:.4}, refused {}, longest stop {stop:?}", bench.provider.refused);
+        assert_eq!(bench.provider.refused, 0);
+        assert!((0.97..=1.005).contains(&used), "{used}");
+        assert!(stop <= Duration::from_secs_f64(2.0 / 0.16), "{stop:?}");
+    }
+}
+
 #[test]
 fn a_refill_is_used_at_its_rate_beside_a_tool_that_takes_half() {
     // It refills at 1 a second, of which the tool takes half.
