@@ -3,7 +3,9 @@
 
 mod aws;
 mod azure;
+mod cloudflare;
 mod github;
+mod hetzner;
 mod rows;
 mod tokens;
 mod town;
@@ -12,7 +14,9 @@ use std::time::Duration;
 
 use self::aws::{ACTIONS, Ec2, Elb, Route53};
 use self::azure::Arm;
+use self::cloudflare::Cloudflare;
 use self::github::Github;
+use self::hetzner::Hetzner;
 use self::tokens::Refill;
 use self::town::{Job, Provider, Town, Traffic};
 use crate::presets::gate;
@@ -164,4 +168,117 @@ fn accounts_and_regions_behind_one_gate_do_not_slow_each_other() {
             assert!(bucket.starts_with("3 ") || part >= 0.95, "{bucket}: {part:.3} was used");
         }
     }
+}
+
+/// Runs ten controllers behind a preset, beside another tool that takes half.
+fn beside_a_tool<P: Provider>(preset: &str, more: &str, jobs: Vec<Job>, provider: P, last: Duration) -> Town<P> {
+    let gate = gate(preset, &format!("queue.max_wait = \"60s\"\n{more}\n"));
+    Town::run(Some(gate), Traffic { jobs, workers: 10, last }, provider)
+}
+
+/// Expects that the provider refused nothing, that at least 97% of what the tool left was used, and
+/// that none of these jobs stopped for longer than two calls take at its rate.
+fn lasts<P: Provider>(town: &Town<P>, last: Duration, rates: &[(usize, f64)]) {
+    let used = town.provider.used(last);
+    let stops: Vec<_> = rates.iter().map(|(job, _)| town.stop(*job)).collect();
+    println!("{used:.3?}, stops {stops:?}");
+    assert_eq!(town.throttled, 0, "of {} calls", town.served);
+    for (bucket, part) in used {
+        assert!(part >= 0.97, "{bucket}: {part:.3} was used");
+    }
+    for (job, rate) in rates {
+        let most = Duration::from_secs_f64(2.0 / rate);
+        assert!(town.stop(*job) <= most, "job {job} stopped for {:?}, not {most:?}", town.stop(*job));
+    }
+}
+
+/// Our rate from when half of a window is left, if the tool takes half of the quota evenly, and we
+/// take `fast` calls a second until then.
+fn second_half(quota: f64, seconds: f64, reserve: f64, fast: f64) -> f64 {
+    let tool = quota / 2.0 / seconds;
+    let rest = seconds - quota / 2.0 / (fast + tool);
+    quota * (0.5 - reserve) / rest - tool
+}
+
+#[test]
+fn githubs_quotas_last_beside_a_tool_that_takes_half() {
+    // A query takes a quarter of a second.
+    let query = Job { idle: Duration::from_secs(8), ..Job::github("queries") };
+    let jobs = ["reads", "search", "code_search"].map(Job::github).into_iter().chain([query]).collect();
+    let town = beside_a_tool("github", "", jobs, Github::shared(), 2 * HOUR);
+    let rate = second_half(5000.0, 3600.0, 0.1, 1.25);
+    // Of a minute's searches one or two are left then.
+    lasts(&town, 2 * HOUR, &[(0, rate), (3, rate)]);
+}
+
+#[test]
+fn each_of_githubs_resources_is_spent_beside_the_others_without_a_refusal() {
+    let kinds = [
+        "reads",
+        "search",
+        "code_search",
+        "queries",
+        "manifests",
+        "snapshots",
+        "sboms",
+        "sarifs",
+        "autofixes",
+        "runners",
+        "audits",
+    ];
+    let idle = |kind| Duration::from_secs(if kind == "queries" { 8 } else { 0 });
+    let jobs = kinds.map(|kind| Job { idle: idle(kind), ..Job::github(kind) }).to_vec();
+    // So many that each quota is the limit of its calls, but for those of class `creates`.
+    let town = beside_a_tool("github", "bucket = { rate = 8, burst = 20 }", jobs, Github::shared(), HOUR);
+    assert_eq!(town.throttled, 0, "of {} calls", town.served);
+    let used = town.provider.used(HOUR);
+    assert_eq!(used.len(), kinds.len(), "{used:?}");
+    for name in ["core", "search", "code_search", "graphql", "dependency_sbom", "audit_log"] {
+        let part = used.iter().find(|(resource, _)| resource.ends_with(&format!(" {name}"))).map(|(_, part)| *part);
+        assert!(part >= Some(0.97), "{name}: {part:?} was used");
+    }
+}
+
+#[test]
+fn hetzners_refill_lasts_beside_a_tool_that_takes_half() {
+    let town = beside_a_tool("hetzner", "share = 1", vec![Job::hetzner(1)], Hetzner::default(), 3 * HOUR);
+    lasts(&town, 3 * HOUR, &[(0, 0.5)]);
+}
+
+#[test]
+fn cloudflares_window_refuses_one_call_at_most_beside_a_tool_that_takes_half() {
+    let town = beside_a_tool("cloudflare", "share = 1", vec![Job::cloudflare(1)], Cloudflare::default(), HOUR);
+    let used = town.provider.used(HOUR);
+    // The tool's calls of the last second are not in any answer yet. Without a pace 51 are refused.
+    assert!(town.throttled <= 1, "of {} calls", town.served);
+    assert!(used.iter().all(|(_, part)| *part >= 0.97), "{used:.3?}");
+}
+
+#[test]
+fn azures_two_levels_last_beside_a_tool_that_takes_half() {
+    let jobs = ["GET", "PUT", "DELETE"].map(|method| Job::arm("s1", method)).to_vec();
+    let town = beside_a_tool("azure_arm", "", jobs, Arm::shared(), TEN_MINUTES);
+    lasts(&town, TEN_MINUTES, &[(0, 12.5), (1, 5.0), (2, 5.0)]);
+}
+
+#[test]
+fn nobody_of_ten_clients_with_three_tokens_waits_for_anothers_quota() {
+    fn waits_alone<P: Provider>(preset: &str, job: impl Fn(u64) -> Job, idle: u64, provider: P) {
+        let others = [2, 3].map(|token| Job { idle: Duration::from_secs(idle), ..job(token) });
+        let jobs = [job(1)].into_iter().chain(others).collect();
+        let more = match preset {
+            "azure_arm" => "",
+            _ => "bucket.per = \"credential\"",
+        };
+        let town = beside_a_tool(preset, more, jobs, provider, HOUR);
+        assert!(town.waited[0] > 100, "{preset}: {:?}", town.waited);
+        assert_eq!(town.waited[1..], [0, 0], "{preset}");
+        assert_eq!(town.throttled, 0, "{preset}");
+    }
+    waits_alone("github", |account| Job { account, ..Job::github("reads") }, 30, Github::shared());
+    waits_alone("hetzner", Job::hetzner, 30, Hetzner::default());
+    waits_alone("cloudflare", Job::cloudflare, 10, Cloudflare::default());
+    let subscription = |account| ["s1", "s2", "s3"][usize::try_from(account).expect("few") - 1];
+    let arm = |account| Job { account, ..Job::arm(subscription(account), "GET") };
+    waits_alone("azure_arm", arm, 10, Arm::shared());
 }

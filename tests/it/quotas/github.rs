@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use http::{HeaderMap, HeaderValue, Method};
 
-use super::tokens::Window;
+use super::tokens::{Tool, Window};
 use super::town::{Job, Provider, Reply};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -17,6 +17,13 @@ const EPOCH: Duration = Duration::from_millis(1_563_325_077_700);
 
 #[derive(Debug, Default)]
 pub(super) struct Github {
+    users: BTreeMap<u64, User>,
+    /// True if another tool takes half of each quota.
+    shared: bool,
+}
+
+#[derive(Debug, Default)]
+struct User {
     resources: BTreeMap<&'static str, Resource>,
     rest: Window,
     graphql: Window,
@@ -26,8 +33,11 @@ pub(super) struct Github {
 }
 
 /// The quota of a resource, in windows that begin with their first call.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Resource {
+    quota: u32,
+    length: Duration,
+    tool: Option<Tool>,
     window_ends: Duration,
     used: u32,
     served: u32,
@@ -43,6 +53,13 @@ impl Job {
             "creates" => (Method::POST, "/repos/a/b/issues"),
             "search" => (Method::GET, "/search/issues?q=x"),
             "code_search" => (Method::GET, "/search/code?q=x"),
+            "manifests" => (Method::POST, "/app-manifests/c/conversions"),
+            "snapshots" => (Method::POST, "/repos/o/r/dependency-graph/snapshots"),
+            "sboms" => (Method::GET, "/repos/o/r/dependency-graph/sbom"),
+            "sarifs" => (Method::POST, "/repos/o/r/code-scanning/sarifs"),
+            "autofixes" => (Method::POST, "/repos/o/r/code-scanning/alerts/1/autofix"),
+            "runners" => (Method::POST, "/repos/o/r/actions/runners/registration-token"),
+            "audits" => (Method::GET, "/orgs/o/audit-log"),
             _ => (Method::POST, "/graphql"),
         };
         let form = match kind {
@@ -60,13 +77,60 @@ fn resource(kind: &str) -> (&'static str, u32, Duration) {
         "search" => ("search", 30, MINUTE),
         "code_search" => ("code_search", 10, MINUTE),
         "queries" | "mutations" => ("graphql", 5000, HOUR),
+        "manifests" => ("integration_manifest", 5000, HOUR),
+        "snapshots" => ("dependency_snapshots", 100, MINUTE),
+        "sboms" => ("dependency_sbom", 100, MINUTE),
+        "sarifs" => ("code_scanning_upload", 1000, HOUR),
+        "autofixes" => ("code_scanning_autofix", 10, MINUTE),
+        "runners" => ("actions_runner_registration", 10_000, HOUR),
+        "audits" => ("audit_log", 1750, HOUR),
         _ => ("core", 5000, HOUR),
+    }
+}
+
+// === impl Resource ===
+
+impl Resource {
+    fn new(kind: &str, shared: bool) -> Self {
+        let (_, quota, length) = resource(kind);
+        let tool = shared.then(|| Tool::new(f64::from(quota) / 2.0, length.as_secs_f64()));
+        Self { quota, length, tool, window_ends: Duration::ZERO, used: 0, served: 0 }
+    }
+
+    /// Counts the calls of the other tool until now.
+    fn pass_to(&mut self, now: Duration) {
+        while let Some(at) = self.tool.as_mut().and_then(|tool| tool.due(now)) {
+            self.begin(at);
+            self.used = (self.used + 1).min(self.quota);
+        }
+        self.begin(now);
+    }
+
+    fn begin(&mut self, at: Duration) {
+        if at >= self.window_ends {
+            (self.window_ends, self.used) = (at + self.length, 0);
+        }
+    }
+
+    /// The calls of a window that are left to us: a tenth of each quota is for other tools anyway.
+    fn ours(&self) -> f64 {
+        let quota = f64::from(self.quota);
+        quota - (quota * 0.1).floor() - if self.tool.is_some() { quota / 2.0 } else { 0.0 }
     }
 }
 
 // === impl Github ===
 
 impl Github {
+    /// GitHub with another tool that takes half of each quota.
+    pub(super) fn shared() -> Self {
+        Self { shared: true, ..Self::default() }
+    }
+}
+
+// === impl User ===
+
+impl User {
     /// True if a secondary limit allows one call more.
     fn bears(&mut self, kind: &str, at: Duration) -> bool {
         let is_write = matches!(kind, "writes" | "creates");
@@ -100,13 +164,13 @@ impl Github {
 impl Provider for Github {
     fn serve(&mut self, job: &Job, at: Duration) -> Reply {
         let takes = Duration::from_millis(200);
-        let (name, quota, length) = resource(job.action);
-        let has_room = self.bears(job.action, at);
-        self.under_way += 1;
-        let resource = self.resources.entry(name).or_default();
-        if at >= resource.window_ends {
-            (resource.window_ends, resource.used) = (at + length, 0);
-        }
+        let shared = self.shared;
+        let user = self.users.entry(job.account).or_default();
+        let has_room = user.bears(job.action, at);
+        user.under_way += 1;
+        let (name, quota, _) = resource(job.action);
+        let resource = user.resources.entry(name).or_insert_with(|| Resource::new(job.action, shared));
+        resource.pass_to(at);
         let is_served = has_room && resource.used < quota;
         resource.used += u32::from(is_served);
         resource.served += u32::from(is_served);
@@ -129,21 +193,16 @@ impl Provider for Github {
         Reply { status: 403, headers, body: "", takes }
     }
 
-    fn end(&mut self, _job: &Job, _status: u16) {
-        self.under_way -= 1;
+    fn end(&mut self, job: &Job, _status: u16) {
+        self.users.get_mut(&job.account).expect("it called").under_way -= 1;
     }
 
-    /// A tenth of each quota is left to other tools.
     fn used(&self, last: Duration) -> Vec<(String, f64)> {
-        let of = |(name, resource): (&&str, &Resource)| {
-            let (quota, length) = match *name {
-                "search" => (27.0, MINUTE),
-                "code_search" => (9.0, MINUTE),
-                _ => (4500.0, HOUR),
-            };
-            let windows = last.as_secs_f64() / length.as_secs_f64();
-            ((*name).to_owned(), (f64::from(resource.served) / (quota * windows)).min(1.0))
+        let all = self.users.iter().flat_map(|(user, of)| of.resources.iter().map(move |resource| (user, resource)));
+        let part = |(user, (name, resource)): (&u64, (&&str, &Resource))| {
+            let windows = last.as_secs_f64() / resource.length.as_secs_f64();
+            (format!("{user} {name}"), f64::from(resource.served) / (resource.ours() * windows))
         };
-        self.resources.iter().map(of).collect()
+        all.map(part).collect()
     }
 }

@@ -57,16 +57,45 @@ impl Bucket {
         f64::from(self.taken) / (self.burst + self.rate * last.as_secs_f64())
     }
 
+    pub(super) fn capacity(&self) -> f64 {
+        self.burst
+    }
+
     /// The calls that flowed into it.
     pub(super) fn flow(&self, last: Duration) -> f64 {
         self.rate * last.as_secs_f64()
     }
 }
 
+/// The calls of another tool, at even distances.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Tool {
+    every: Duration,
+    next: Duration,
+}
+
 /// Calls in any window of a length.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Window {
     calls: VecDeque<(Duration, u32)>,
+}
+
+// === impl Tool ===
+
+impl Tool {
+    pub(super) fn new(calls: f64, seconds: f64) -> Self {
+        let every = Duration::from_secs_f64(seconds / calls);
+        Self { every, next: every / 2 }
+    }
+
+    /// Returns the moment of its next call, if that is not later.
+    pub(super) fn due(&mut self, now: Duration) -> Option<Duration> {
+        let at = self.next;
+        (at <= now).then(|| {
+            self.next += self.every;
+            at
+        })
+    }
 }
 
 // === impl Window ===

@@ -96,6 +96,15 @@ pub(super) struct Town<P> {
     pub(super) throttled: usize,
     /// The calls that the gate held or refused, by job.
     pub(super) waited: Vec<usize>,
+    stops: Vec<Stop>,
+}
+
+/// The time without a departure while a call of a job waits.
+#[derive(Clone, Copy, Debug, Default)]
+struct Stop {
+    waiting: usize,
+    since: Moment,
+    longest: Duration,
 }
 
 type Owed = Option<Box<(Receipt, Slot)>>;
@@ -129,14 +138,37 @@ impl Job {
             }
             false => {
                 let uri: Uri = path.parse().expect("a path");
-                let headers =
-                    HeaderMap::from_iter([(http::header::AUTHORIZATION, "Bearer one".parse().expect("a value"))]);
+                let token = format!("Bearer {account}").parse().expect("a value");
+                let headers = HeaderMap::from_iter([(http::header::AUTHORIZATION, token)]);
                 let head = Head { method, uri: &uri, headers: &headers };
                 gate.rules.classify_with(&head, form.as_bytes(), hasher)
             }
         };
         let key = call.key.known();
         (call, key)
+    }
+}
+
+// === impl Stop ===
+
+impl Stop {
+    fn begin(&mut self, now: Moment) {
+        if self.waiting == 0 {
+            self.since = now;
+        }
+        self.waiting += 1;
+    }
+
+    fn end(&mut self, now: Moment) {
+        self.longest = self.longest.max(now - self.since);
+        self.waiting -= 1;
+    }
+
+    fn depart(&mut self, now: Moment) {
+        if self.waiting > 0 {
+            self.longest = self.longest.max(now - self.since);
+        }
+        self.since = now;
     }
 }
 
@@ -170,6 +202,7 @@ impl<P: Provider> Town<P> {
             served: 0,
             throttled: 0,
             waited: vec![0; jobs],
+            stops: vec![Stop::default(); jobs],
         };
         for (number, job) in (0..workers).flat_map(|number| (0..jobs).map(move |job| (number, job))) {
             let (soon, gate) = (town.millis(20), number % town.gated.len().max(1));
@@ -255,6 +288,7 @@ impl<P: Provider> Town<P> {
             Verdict::Wait(ticket) => {
                 self.waited[job] += 1;
                 waiting.insert(ticket, worker);
+                self.stops[job].begin(self.now);
             }
             Verdict::Refuse(refusal) => {
                 self.waited[job] += 1;
@@ -264,12 +298,18 @@ impl<P: Provider> Town<P> {
         gate
     }
 
+    /// The longest time for which a call of the job waited while none left.
+    pub(super) fn stop(&self, job: usize) -> Duration {
+        self.stops[job].longest
+    }
+
     /// No two calls take the same time to the provider.
     fn send(&mut self, worker: Worker, permit: Option<Permit>) -> usize {
         let owed = permit.map(|permit| {
             let (_, receipt, slot) = permit.admit(());
             Box::new((receipt, slot))
         });
+        self.stops[worker.job].depart(self.now);
         let way = Duration::from_millis(1) + self.millis(50);
         self.later(way, Event::Arrives(worker, owed));
         worker.gate
@@ -288,7 +328,11 @@ impl<P: Provider> Town<P> {
             let response =
                 signals::Response { status, headers: &reply.headers, body: reply.body.as_bytes(), wall: None };
             let failures = &gate.answers.failures[usize::from(call.class.0)];
-            let answer = outcome::answer(failures, &gate.answers.throttling, &call.call, &response).answer;
+            let told = outcome::answer(failures, &gate.answers.throttling, &call.call, &response);
+            if let Some(word) = told.charged.filter(|word| !receipt.was_predicted(*word)) {
+                limiter.learn_resource(&receipt, call.quota.action, word, self.now);
+            }
+            let answer = told.answer;
             if let Err(receipt) = receipt.settle(limiter.keys(), answer) {
                 limiter.finish(receipt, answer, None, &|| "a call".to_owned(), self.now);
             }
@@ -316,6 +360,7 @@ impl<P: Provider> Town<P> {
                 continue;
             }
             let worker = waiting.remove(&ticket).expect("events are about calls that wait");
+            self.stops[worker.job].end(self.now);
             match claim {
                 Claim::Permit(permit) => _ = self.send(worker, Some(permit)),
                 Claim::Refused(refusal) => self.comes_back(worker, &refusal),

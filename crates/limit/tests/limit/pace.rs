@@ -54,7 +54,8 @@ const TICK: Duration = Duration::from_millis(100);
 
 impl Provider {
     fn new(limit: f64, refill: f64) -> Self {
-        let (charged, whole_at) = (Charged::Named(ResourceId::named("core")), Moment::ZERO + HOUR);
+        let charged = Charged::Named(ResourceId::named("core"));
+        let whole_at = Moment::ZERO + HOUR;
         Self { limit, left: limit, refill, whole_at, now: Moment::ZERO, charged, kept: 0, ours: 0, refused: 0 }
     }
 

@@ -1,0 +1,87 @@
+//! Cloudflare's API, counting as it documents it: 1,200 calls of a user in five minutes, which
+//! answers tell in the IETF's lists; one more, and all calls of the next five minutes are refused.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use http::{HeaderMap, HeaderValue, Method};
+
+use super::tokens::Tool;
+use super::town::{Job, Provider, Reply};
+
+/// Users by token, each with another tool that takes half.
+#[derive(Debug, Default)]
+pub(super) struct Cloudflare(BTreeMap<u64, User>);
+
+#[derive(Debug)]
+struct User {
+    tool: Tool,
+    window_ends: Duration,
+    used: u64,
+    blocked_until: Duration,
+    served: u32,
+}
+
+// === impl Job ===
+
+impl Job {
+    pub(super) fn cloudflare(token: u64) -> Self {
+        Self { account: token, ..Self::new("api", Method::GET, "/client/v4/zones", "zones") }
+    }
+}
+
+// === impl User ===
+
+impl User {
+    /// Counts a call, and returns true if it is served.
+    fn count(&mut self, at: Duration) -> bool {
+        if at >= self.window_ends {
+            (self.window_ends, self.used) = (at + WINDOW, 0);
+        }
+        if at >= self.blocked_until && self.used == LIMIT {
+            self.blocked_until = at + WINDOW;
+        }
+        let is_served = at >= self.blocked_until;
+        self.used += u64::from(is_served);
+        is_served
+    }
+}
+
+// === impl Cloudflare ===
+
+impl Provider for Cloudflare {
+    fn serve(&mut self, job: &Job, at: Duration) -> Reply {
+        let new = || User {
+            tool: Tool::new(600.0, 300.0),
+            window_ends: Duration::ZERO,
+            used: 0,
+            blocked_until: Duration::ZERO,
+            served: 0,
+        };
+        let user = self.0.entry(job.account).or_insert_with(new);
+        while let Some(at) = user.tool.due(at) {
+            user.count(at);
+        }
+        let is_served = user.count(at);
+        user.served += u32::from(is_served);
+        // Seconds are "rounded up", as in `retry-after`.
+        let whole_in = (user.window_ends - at).as_secs_f64().ceil();
+        let mut headers = HeaderMap::new();
+        let mut add = |name, value: String| headers.insert(name, HeaderValue::try_from(value).expect("a value"));
+        add("ratelimit", format!("\"default\";r={};t={whole_in}", LIMIT - user.used));
+        add("ratelimit-policy", format!("\"default\";q={LIMIT};w={}", WINDOW.as_secs()));
+        if !is_served {
+            add("retry-after", ((user.blocked_until - at).as_secs() + 1).to_string());
+        }
+        Reply { status: if is_served { 200 } else { 429 }, headers, body: "", takes: Duration::from_millis(200) }
+    }
+
+    fn used(&self, last: Duration) -> Vec<(String, f64)> {
+        // A fiftieth is the reserve.
+        let ours = 576.0 * last.as_secs_f64() / WINDOW.as_secs_f64();
+        self.0.iter().map(|(token, user)| (token.to_string(), f64::from(user.served) / ours)).collect()
+    }
+}
+
+const LIMIT: u64 = 1200;
+const WINDOW: Duration = Duration::from_secs(300);

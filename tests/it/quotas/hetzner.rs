@@ -1,0 +1,72 @@
+//! Hetzner Cloud, counting as it documents it: 3,600 calls for each project, of which one comes
+//! back each second.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use http::{HeaderMap, HeaderValue, Method};
+
+use super::tokens::{Bucket, Refill, Tool};
+use super::town::{Job, Provider, Reply};
+
+/// The time of day at which the test starts: not at a whole second.
+const EPOCH: Duration = Duration::from_millis(1_563_325_077_700);
+
+/// Projects by token, with another tool that takes half of what comes back.
+#[derive(Debug, Default)]
+pub(super) struct Hetzner(BTreeMap<u64, Project>);
+
+#[derive(Debug)]
+struct Project {
+    bucket: Bucket,
+    tool: Tool,
+    served: u32,
+}
+
+// === impl Job ===
+
+impl Job {
+    pub(super) fn hetzner(token: u64) -> Self {
+        Self { account: token, ..Self::new("cloud", Method::GET, "/v1/servers", "servers") }
+    }
+}
+
+// === impl Hetzner ===
+
+impl Provider for Hetzner {
+    fn serve(&mut self, job: &Job, at: Duration) -> Reply {
+        let new =
+            || Project { bucket: Bucket::new(LIMIT, 1.0, Refill::Continuous, 0), tool: Tool::new(1.0, 2.0), served: 0 };
+        let Project { bucket, tool, served } = self.0.entry(job.account).or_insert_with(new);
+        while let Some(at) = tool.due(at) {
+            if bucket.level(at) >= 1.0 {
+                bucket.take();
+            }
+        }
+        let is_served = bucket.level(at) >= 1.0;
+        if is_served {
+            bucket.take();
+            *served += 1;
+        }
+        let left = bucket.level(at);
+        let whole_at = (EPOCH + at).as_secs_f64() + LIMIT - left;
+        let mut headers = HeaderMap::new();
+        for (name, value) in [
+            ("date", httpdate::fmt_http_date(std::time::UNIX_EPOCH + EPOCH + at)),
+            ("ratelimit-limit", format!("{LIMIT:.0}")),
+            ("ratelimit-remaining", format!("{:.0}", left.floor())),
+            ("ratelimit-reset", format!("{:.0}", whole_at.floor())),
+        ] {
+            headers.insert(name, HeaderValue::try_from(value).expect("a value"));
+        }
+        Reply { status: if is_served { 200 } else { 429 }, headers, body: "", takes: Duration::from_millis(200) }
+    }
+
+    /// Half of what comes back, and what the bucket held.
+    fn used(&self, last: Duration) -> Vec<(String, f64)> {
+        let ours = LIMIT + last.as_secs_f64() / 2.0;
+        self.0.iter().map(|(token, project)| (token.to_string(), f64::from(project.served) / ours)).collect()
+    }
+}
+
+const LIMIT: f64 = 3600.0;
