@@ -1,4 +1,4 @@
-//! A recorded log of calls: for any lines, a replay ends and its reports can be written.
+//! A recorded log: for any bytes, a replay and an audit end and their reports can be written.
 #![no_main]
 
 use std::sync::LazyLock;
@@ -7,7 +7,7 @@ use libfuzzer_sys::fuzz_target;
 use tidegate::{
     config,
     simulate::{
-        Limits,
+        Limits, audit,
         replay::{LogSelection, RecordedLog, replay, report},
     },
 };
@@ -20,11 +20,17 @@ static LIMITS: LazyLock<Vec<Limits>> = LazyLock::new(|| {
 });
 
 fuzz_target!(|log: &[u8]| {
-    let recorded = RecordedLog { name: "calls.jsonl".to_owned(), input: Box::new(log) };
+    let recorded = || vec![RecordedLog { name: "calls.jsonl".to_owned(), input: Box::new(log) }];
     let calls = LogSelection { gate: "api".to_owned(), caller: None };
-    if let Ok(replays) = replay(vec![recorded], &calls, &LIMITS) {
+    if let Ok(replays) = replay(recorded(), &calls, &LIMITS) {
         assert!(!report::table(&replays).is_empty() && !report::csv(&replays).is_empty());
         let _chart = report::chart(&replays, "calls.jsonl");
         let _json = report::json(&replays);
+    }
+    if let Ok(mut found) = audit::audit(recorded(), &calls) {
+        found.what_if = audit::what_if(recorded(), &calls, &found, LIMITS.first()).expect("it has calls");
+        found.redact();
+        assert!(!audit::report::callers(&found).is_empty() && !audit::report::sentences(&found).is_empty());
+        let _json = audit::report::json(&found);
     }
 });

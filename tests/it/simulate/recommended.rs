@@ -120,7 +120,7 @@ fn from_too_little_nothing_is_recommended() {
             "the log is too short to recommend limits from: 2 calls that take tokens, in 2 h;",
         ),
         (String::new(), "the log has no call: it is empty; expected the call log of a gate"),
-        ("a: b\n".repeat(9), "9 lines cannot be read, the first at calls.jsonl:1: expected value"),
+        ("a: b\n".repeat(9), "9 lines cannot be read, the first at calls.jsonl:1: expected JSON"),
     ] {
         let ended = of(content, &[]);
         assert_eq!((ended.code, &*ended.out), (Some(1), ""));

@@ -27,6 +27,7 @@ mod okta;
 mod quota;
 mod retry_after;
 
+pub use self::aws::is_throttling;
 pub use self::error::{ErrorBody, ErrorWords};
 pub use self::fields::Quota;
 pub use self::inflate::{in_clear, is_readable};

@@ -3,11 +3,14 @@
 //!
 //! One pass over a log, in order of arrival and in bounded memory. `callers` counts each caller's
 //! calls, `loops` finds calls repeated in vain, and `renewals` finds leases that were renewed late.
+//! A second pass replays the loudest callers (`what_if`).
 
 mod callers;
 mod loops;
+mod redact;
 mod renewals;
 pub mod report;
+mod what_if;
 
 use std::time::Duration;
 
@@ -20,6 +23,7 @@ use crate::moment::Moment;
 pub use self::callers::{CallerTotals, WorstSecond};
 pub use self::loops::{FoundLoop, LoopKind};
 pub use self::renewals::LateRenewal;
+pub use self::what_if::{WhatIf, what_if};
 
 /// The findings of a log.
 #[derive(Debug)]
@@ -32,6 +36,8 @@ pub struct Audit {
     pub worst: WorstSecond,
     /// The leases renewed late, the latest first.
     pub late: Vec<LateRenewal>,
+    /// What a gate would have done; empty before [`what_if`].
+    pub what_if: Vec<WhatIf>,
     /// The time of the first call since the Unix epoch.
     pub begins: Duration,
     /// Counts of the read lines.
@@ -58,5 +64,6 @@ pub fn audit(logs: Vec<RecordedLog<'_>>, selection: &LogSelection) -> Result<Aud
     let read = reader.counts;
     let loops = loops.found(&callers);
     let worst = callers.worst();
-    Ok(Audit { loops, worst, late: renewals.late(), begins, callers: callers.loudest(read.length), read })
+    let late = renewals.late();
+    Ok(Audit { loops, worst, late, what_if: Vec::new(), begins, callers: callers.loudest(read.length), read })
 }

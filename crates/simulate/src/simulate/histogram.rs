@@ -34,6 +34,15 @@ impl Histogram {
         self.counts.iter().filter(|(highest, _)| **highest > step(micros)).map(|(_, count)| count).sum()
     }
 
+    /// Adds the durations of another.
+    pub(super) fn merge(&mut self, other: &Self) {
+        for (step, count) in &other.counts {
+            *self.counts.entry(*step).or_insert(0) += count;
+        }
+        self.count += other.count;
+        self.max = self.max.max(other.max);
+    }
+
     /// Returns a quantile with an error of less than one percent; 990 is the 99th percentile. Zero
     /// if the histogram is empty.
     pub fn quantile(&self, permille: u64) -> Duration {

@@ -9,13 +9,13 @@ mod backlogs;
 pub mod report;
 mod shape;
 
-use std::collections::VecDeque;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
 use self::shape::Shape;
 use super::Limits;
 use super::replay::{Candidate, LogReader, LogSelection, ReadCounts, RecordedLog, ReplayError};
+use super::tally::Peak;
 use crate::limit::policy::{Adapt, BucketPolicy};
 use crate::moment::Moment;
 use crate::status::text::duration;
@@ -116,10 +116,8 @@ pub(super) struct Traffic {
     tokens: u64,
     /// The number of calls without a cost.
     exempt: u64,
-    /// The times of the last second's calls with a cost.
-    second: VecDeque<Moment>,
-    /// The largest number of calls within one second.
-    peak: usize,
+    /// The calls with a cost.
+    peak: Peak,
 }
 
 // === impl Traffic ===
@@ -131,17 +129,13 @@ impl Traffic {
 
     /// Returns the most calls in one second.
     pub(super) fn peak(&self) -> usize {
-        self.peak
+        self.peak.most()
     }
 
     pub(super) fn count(&mut self, at: Moment, cost: u16) {
         self.calls += 1;
         self.tokens += u64::from(cost);
-        while self.second.front().is_some_and(|first| at.since(*first) >= Duration::from_secs(1)) {
-            self.second.pop_front();
-        }
-        self.second.push_back(at);
-        self.peak = self.peak.max(self.second.len());
+        self.peak.count(at);
     }
 }
 

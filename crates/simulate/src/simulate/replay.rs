@@ -8,6 +8,7 @@
 
 mod candidate;
 mod log_entry;
+mod pieces;
 mod reader;
 pub mod report;
 
@@ -19,7 +20,7 @@ pub(super) use self::candidate::Candidate;
 use self::candidate::is_failure;
 pub(super) use self::log_entry::{CallEnd, ObjectFacts};
 pub(super) use self::reader::{LogReader, Record, RecordedRequest};
-pub use self::reader::{LogSelection, ReadCounts};
+pub use self::reader::{LogSelection, ReadCounts, first_call};
 use super::Limits;
 use super::tally::{LeaseRow, Row};
 use crate::moment::Moment;
@@ -58,7 +59,9 @@ impl ReplayError {
             (ReadCounts { other_callers: 1.., .. }, _) => {
                 format!(", only {} of other callers; expected a user or a program", counts.other_callers)
             }
-            (ReadCounts { lines: 0, .. }, _) => format!(": it is empty; expected {LOGS}"),
+            (ReadCounts { lines: 0, .. }, _) => format!(
+                ": it is empty; expected {LOGS}. In an audit policy, a rule of level None keeps calls out: set Metadata"
+            ),
             (ReadCounts { other_stages: 1.., .. }, []) => format!(
                 "; {} events are of another stage than ResponseComplete; take that one out of the audit policy's omitStages",
                 counts.other_stages
@@ -66,6 +69,9 @@ impl ReplayError {
             (ReadCounts { unreadable: 1.., .. }, []) => {
                 let examples = counts.examples.join("; ");
                 format!("; {} lines cannot be read, the first at {examples}; expected {LOGS}", counts.unreadable)
+            }
+            (ReadCounts { other_logs: 1.., .. }, []) => {
+                format!(", only {} lines of other logs; expected {LOGS}", counts.other_logs)
             }
             (_, []) => format!("; expected {LOGS}, with calls that got a response"),
             (_, names) => {
@@ -89,6 +95,8 @@ pub struct ReplayResult {
     pub holders: usize,
     /// The time from the first call to the last one.
     pub length: Duration,
+    /// The most calls in one second that were sent and took a token; zero as recorded.
+    pub(super) peak: usize,
 }
 
 // === impl ReplayResult ===
@@ -98,7 +106,8 @@ impl ReplayResult {
         rows.sort_by(|one, other| one.name.cmp(&other.name));
         let limits = limits.to_owned();
         let holders = leases.renewed.len();
-        Self { limits, rows, leases: LeaseRow { name: "leases".to_owned(), ..leases.row }, holders, length }
+        let leases = LeaseRow { name: "leases".to_owned(), ..leases.row };
+        Self { limits, rows, leases, holders, length, peak: 0 }
     }
 }
 
@@ -199,4 +208,5 @@ const STEP: Duration = Duration::from_millis(100);
 /// The most leases counted separately. A process usually has a few.
 const MOST_LEASES: usize = 10_000;
 /// A description of the readable kinds of logs.
-const LOGS: &str = "the call log of a gate (log.calls), or an audit log of kube-apiserver (audit.k8s.io/v1 JSON lines)";
+const LOGS: &str =
+    "the call log of a gate (log.calls), an audit log of kube-apiserver (audit.k8s.io/v1), or CloudTrail";

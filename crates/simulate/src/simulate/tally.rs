@@ -1,5 +1,6 @@
 //! The counts of calls in a simulation or a replay.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::histogram::Histogram;
@@ -30,6 +31,14 @@ pub struct Row {
     /// The numbers of calls and of retries sent in the first second.
     pub(super) early: [u64; 2],
     pub(super) counts: Series,
+}
+
+/// The most calls in one second.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Peak {
+    /// The times of the calls in the last second.
+    second: VecDeque<Moment>,
+    most: usize,
 }
 
 /// The counts of one lease.
@@ -96,6 +105,23 @@ impl Row {
     /// Returns the number of refused calls for each reason.
     pub fn refusals_by_reason(&self) -> impl Iterator<Item = (Reason, u64)> {
         Reason::ALL.into_iter().zip(self.refusals).filter(|(_, count)| *count > 0)
+    }
+}
+
+// === impl Peak ===
+
+impl Peak {
+    /// Counts a call, in order of time.
+    pub(super) fn count(&mut self, at: Moment) {
+        while self.second.front().is_some_and(|first| at.since(*first) >= Duration::from_secs(1)) {
+            self.second.pop_front();
+        }
+        self.second.push_back(at);
+        self.most = self.most.max(self.second.len());
+    }
+
+    pub(super) fn most(&self) -> usize {
+        self.most
     }
 }
 

@@ -26,6 +26,11 @@ pub(super) fn refused(response: &Response<'_>) -> Option<LimitRefusal> {
     Some(response.retry_after().map_or(refused, |wait| LimitRefusal { wait: PauseLength::Known(wait), ..refused }))
 }
 
+/// Returns true for a code of too many calls.
+pub fn is_throttling(code: &str) -> bool {
+    CODES.contains(&code) || NARROW.contains(&code)
+}
+
 fn code(response: &Response<'_>) -> Option<String> {
     if !response.status.is_client_error() && !response.status.is_server_error() {
         return None;

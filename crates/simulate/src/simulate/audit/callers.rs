@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::api::Verb;
 use crate::moment::Moment;
 use crate::simulate::recommend::{Backlogs, CurvePoint, Traffic, knee, usual_rates};
-use crate::simulate::replay::{CallEnd, Record};
+use crate::simulate::replay::{CallEnd, Record, RecordedRequest};
 
 /// The counts of one caller.
 #[derive(Debug)]
@@ -47,13 +47,20 @@ pub struct WorstSecond {
     pub callers: Vec<(String, u64)>,
 }
 
-/// All callers so far.
+/// The names of the callers, and a number for each.
 #[derive(Debug, Default)]
-pub(super) struct Callers {
-    totals: Vec<CallerTotals>,
+pub(super) struct CallerNames {
+    names: Vec<String>,
     by_name: HashMap<String, usize>,
     /// By the number of a recorded request.
     by_request: HashMap<usize, usize>,
+}
+
+/// All callers so far.
+#[derive(Debug, Default)]
+pub(super) struct Callers {
+    names: CallerNames,
+    totals: Vec<CallerTotals>,
     second: Second,
     worst: Second,
 }
@@ -72,7 +79,10 @@ struct Second {
 impl Callers {
     /// Counts a call that takes so many tokens, and returns the number of its caller.
     pub(super) fn count(&mut self, record: &Record, tokens: u16) -> usize {
-        let caller = self.number(record);
+        let caller = self.names.number(&record.request);
+        if caller == self.totals.len() {
+            self.totals.push(CallerTotals::new(self.names.names[caller].clone()));
+        }
         let totals = &mut self.totals[caller];
         let verb = record.request.verb;
         totals.calls += 1;
@@ -118,30 +128,6 @@ impl Callers {
         self.totals
     }
 
-    fn number(&mut self, record: &Record) -> usize {
-        if let Some(caller) = self.by_request.get(&record.request.number) {
-            return *caller;
-        }
-        let request = &record.request;
-        let name = match (&*request.client, &*request.user_agent) {
-            ("", "") => "unknown".to_owned(),
-            ("", one) | (one, "") => one.to_owned(),
-            (user, program) => format!("{user} ({program})"),
-        };
-        let is_known = self.by_name.contains_key(&name) || self.totals.len() < MOST_CALLERS;
-        let name = if is_known { name } else { OTHERS.to_owned() };
-        let next = self.totals.len();
-        let caller = *self.by_name.entry(name.clone()).or_insert(next);
-        if caller == next {
-            self.totals.push(CallerTotals::new(name));
-        }
-        if self.by_request.len() >= MOST_CALLERS {
-            self.by_request.clear();
-        }
-        self.by_request.insert(record.request.number, caller);
-        caller
-    }
-
     fn in_its_second(&mut self, at: Moment, caller: usize, lists: bool) {
         let number = at.since_start().as_secs();
         if number != self.second.number {
@@ -153,6 +139,39 @@ impl Callers {
         self.second.calls += 1;
         self.second.lists += u64::from(lists);
         *self.second.by_caller.entry(caller).or_insert(0) += 1;
+    }
+}
+
+// === impl CallerNames ===
+
+impl CallerNames {
+    /// Returns the name of a request's caller.
+    pub(super) fn name_of(&mut self, request: &RecordedRequest) -> &str {
+        let caller = self.number(request);
+        &self.names[caller]
+    }
+
+    fn number(&mut self, request: &RecordedRequest) -> usize {
+        if let Some(caller) = self.by_request.get(&request.number) {
+            return *caller;
+        }
+        let name = match (&*request.client, &*request.user_agent) {
+            ("", "") => "unknown".to_owned(),
+            ("", one) | (one, "") => one.to_owned(),
+            (user, program) => format!("{user} ({program})"),
+        };
+        let is_known = self.by_name.contains_key(&name) || self.names.len() < MOST_CALLERS;
+        let name = if is_known { name } else { OTHERS.to_owned() };
+        let next = self.names.len();
+        let caller = *self.by_name.entry(name.clone()).or_insert(next);
+        if caller == next {
+            self.names.push(name);
+        }
+        if self.by_request.len() >= MOST_CALLERS {
+            self.by_request.clear();
+        }
+        self.by_request.insert(request.number, caller);
+        caller
     }
 }
 
@@ -176,8 +195,9 @@ impl CallerTotals {
     }
 }
 
-/// The longest wait of a call under the bucket named for a caller.
-pub(super) const WAIT: Duration = Duration::from_millis(100);
+/// The longest wait of a call under the bucket named for a caller. A shorter one could not lower the
+/// most calls in one second by half.
+const WAIT: Duration = Duration::from_secs(2);
 const CALLERS_OF_A_SECOND: usize = 3;
 /// The most callers with counts of their own.
 const MOST_CALLERS: usize = 10_000;

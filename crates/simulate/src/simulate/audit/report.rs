@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::callers::WAIT;
-use super::{Audit, CallerTotals, FoundLoop, LoopKind};
+use super::{Audit, CallerTotals, FoundLoop, LoopKind, WhatIf};
 use crate::chart::{short, thousands};
 use crate::simulate::replay;
 use crate::status::text::{bytes, clock, duration, number};
@@ -67,7 +66,7 @@ pub fn sentences(found: &Audit) -> Vec<String> {
             time(late.at)
         )
     }));
-    said.extend(found.callers.iter().take(BUCKETS).filter_map(|caller| caller.limited(found)));
+    said.extend(found.what_if.iter().map(WhatIf::says));
     said.extend(replay::report::remarks(&found.read));
     said
 }
@@ -103,12 +102,26 @@ pub fn json(found: &Audit) -> Value {
             "status": found.status,
         })
     };
+    let what_if = |one: &WhatIf| {
+        json!({
+            "caller": one.caller,
+            "limits": one.limits,
+            "calls": one.calls,
+            "peak": one.peak,
+            "peak_sent": one.peak_sent,
+            "waited": one.waited,
+            "wait_p99": one.wait_p99.as_secs_f64(),
+            "wait_longest": one.wait_longest.as_secs_f64(),
+            "refused": one.refused,
+        })
+    };
     let worst = &found.worst;
     json!({
         "begins": found.begins.as_secs_f64(),
         "length": found.read.length.as_secs_f64(),
         "lines": found.read.lines,
         "unreadable": found.read.unreadable,
+        "what_if": found.what_if.iter().map(what_if).collect::<Vec<_>>(),
         "callers": found.callers.iter().map(caller).collect::<Vec<_>>(),
         "loops": found.loops.iter().map(one).collect::<Vec<_>>(),
         "worst_second": {
@@ -125,23 +138,25 @@ pub fn json(found: &Audit) -> Value {
     })
 }
 
-// === impl CallerTotals ===
+// === impl WhatIf ===
 
-impl CallerTotals {
-    /// Says what a bucket would have done to this caller, if it would have done anything.
-    fn limited(&self, found: &Audit) -> Option<String> {
-        let bucket = self.bucket.filter(|bucket| bucket.most() < self.peak as u64)?;
-        Some(format!(
-            "A gate before {} with bucket = {{ rate = {}, burst = {} }} would have made its worst second {} calls in place of {}, \
-             and no call of these {} would have waited over {}.",
-            self.name,
-            number(bucket.in_a_second()),
-            bucket.burst,
-            thousands(bucket.most()),
+impl WhatIf {
+    fn says(&self) -> String {
+        let refused: Vec<_> =
+            self.refused.iter().map(|(reason, calls)| format!("{} refused ({reason})", thousands(*calls))).collect();
+        format!(
+            "A gate before {} with {} would have sent at most {} calls in one second in place of {}; {} of {} calls would have \
+             waited, the longest {}, 99 of 100 no longer than {}; {}.",
+            self.caller,
+            self.limits,
+            thousands(self.peak_sent),
             thousands(self.peak),
-            duration(found.read.length.as_secs_f64()),
-            short(WAIT),
-        ))
+            thousands(self.waited),
+            thousands(self.calls),
+            short(self.wait_longest),
+            short(self.wait_p99),
+            if refused.is_empty() { "none refused".to_owned() } else { refused.join(", ") },
+        )
     }
 }
 
@@ -206,6 +221,4 @@ const HEADER: &str = "    calls share  calls/s   peak writes    4xx    5xx    42
 const LOUDEST: usize = 10;
 const MOST_LOOPS: usize = 20;
 const MOST_LEASES: usize = 5;
-/// The callers for which a bucket is named.
-const BUCKETS: usize = 3;
 const DAY: u64 = 86_400;

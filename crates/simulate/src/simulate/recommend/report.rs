@@ -40,7 +40,7 @@ pub fn toml(found: &Recommendation) -> String {
         thousands(found.traffic.calls),
         short(found.goal.wait),
         thousands(found.knee.most()),
-        thousands(found.traffic.peak),
+        thousands(found.traffic.peak()),
     )
 }
 

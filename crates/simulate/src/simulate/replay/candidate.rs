@@ -16,7 +16,7 @@ use crate::moment::Moment;
 use crate::simulate::Limits;
 use crate::simulate::event_loop::{EventLoop, LoopEvent, ONLY, SentCall};
 use crate::simulate::request::{NOTHING, ReadRequest, Request, RequestReader};
-use crate::simulate::tally::Row;
+use crate::simulate::tally::{Peak, Row};
 
 /// A hypothetical gate, and its unfinished calls.
 pub(in crate::simulate) struct Candidate<'a> {
@@ -33,6 +33,8 @@ pub(in crate::simulate) struct Candidate<'a> {
     /// The last response for each key, if it was a failure: its status and Retry-After.
     failed: HashMap<Key, (u16, Option<Duration>)>,
     leases: Leases,
+    /// The sent calls that take a token.
+    sent: Peak,
 }
 
 #[derive(Debug)]
@@ -71,11 +73,12 @@ impl<'a> Candidate<'a> {
             usual: vec![USUAL; classes.len()],
             failed: HashMap::new(),
             leases: Leases::default(),
+            sent: Peak::default(),
         }
     }
 
     /// Simulates everything before a call, then the call's arrival.
-    pub(super) fn arrive(&mut self, record: &Record) {
+    pub(in crate::simulate) fn arrive(&mut self, record: &Record) {
         self.play(record.at);
         let now = self.events.now.max(record.at);
         self.events.now = now;
@@ -112,10 +115,11 @@ impl<'a> Candidate<'a> {
     }
 
     /// Simulates everything still to come. Returns the counts.
-    pub(super) fn end(mut self, length: Duration) -> ReplayResult {
+    pub(in crate::simulate) fn end(mut self, length: Duration) -> ReplayResult {
         self.play(Moment::MAX);
         self.rows.retain(|row| row.arrived > 0);
-        ReplayResult::new(&self.limits.name, self.rows, self.leases, length)
+        let peak = self.sent.most();
+        ReplayResult { peak, ..ReplayResult::new(&self.limits.name, self.rows, self.leases, length) }
     }
 
     /// Simulates everything up to `until`, each event at its time.
@@ -141,7 +145,11 @@ impl<'a> Candidate<'a> {
 
     fn left(&mut self, index: usize, sent: SentCall) {
         let now = self.events.now;
+        let limits = self.limits;
         let Some(call) = self.calls.get_mut(&index) else { return };
+        if tokens(limits, &call.read) > 0 {
+            self.sent.count(now);
+        }
         call.sent_at = now;
         call.sent = Some(sent);
         let usual = self.usual[call.class()];
@@ -209,16 +217,7 @@ impl<'a> Candidate<'a> {
 
     /// Returns the number of tokens for a recorded call from the gate's bucket; may be zero.
     pub(in crate::simulate) fn tokens(&mut self, record: &Record) -> u16 {
-        let read = self.read(record);
-        let call = read.arrival();
-        let policy = &self.limits.gate.policy;
-        let class = &policy.classes[usize::from(read.class.0)];
-        let is_long = call.long_running && !call.lists_first && !class.meter_long_running;
-        if is_long || class.lane == Lane::Exempt || class.own_bucket_only {
-            return 0;
-        }
-        let largest = policy.bucket.map_or(1, |bucket| bucket.largest_cost.get());
-        class.cost.of(call.cost).min(largest)
+        tokens(self.limits, &self.read(record))
     }
 
     /// Returns a recorded call as this gate would read it.
@@ -266,6 +265,19 @@ impl ReplayedCall {
     fn class(&self) -> usize {
         usize::from(self.read.class.0)
     }
+}
+
+/// Returns the number of tokens that a call takes from the gate's bucket.
+fn tokens(limits: &Limits, read: &ReadRequest) -> u16 {
+    let call = read.arrival();
+    let policy = &limits.gate.policy;
+    let class = &policy.classes[usize::from(read.class.0)];
+    let is_long = call.long_running && !call.lists_first && !class.meter_long_running;
+    if is_long || class.lane == Lane::Exempt || class.own_bucket_only {
+        return 0;
+    }
+    let largest = policy.bucket.map_or(1, |bucket| bucket.largest_cost.get());
+    class.cost.of(call.cost).min(largest)
 }
 
 /// Returns true if a response with this status counts as a failure.

@@ -1,6 +1,7 @@
-//! A line of the call log, parsed. Each call has only the fields applicable to it.
+//! A line of the call log, parsed. Each call has only the fields applicable to it. Calls in other
+//! logs are read as such lines (`document`).
 
-mod audit;
+mod document;
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -47,6 +48,16 @@ pub(super) struct LogEntry {
     pub(super) object: ObjectFacts,
 }
 
+/// A JSON value of a log.
+#[derive(Debug)]
+pub(super) enum Contents {
+    Call(Box<LogEntry>),
+    /// An audit event before the end of its call.
+    OtherStage,
+    /// An entry of a log without calls.
+    OtherLog,
+}
+
 /// An object in an audit event: its name, and hashes for comparing two calls.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(in crate::simulate) struct ObjectFacts {
@@ -85,10 +96,18 @@ pub(in crate::simulate) struct Hashes {
 // === impl LogEntry ===
 
 impl LogEntry {
-    /// Reads a line of a call log or an audit log. `None` for an audit event before the end of its
-    /// call.
-    pub(super) fn read(line: &[u8]) -> serde_json::Result<Option<Self>> {
-        serde_json::from_slice(line).map(Some).or_else(|error| audit::read(line).ok_or(error))
+    /// Reads a JSON value of a log.
+    pub(super) fn read(text: &[u8]) -> Result<Contents, String> {
+        Self::read_nested(text, 0)?.ok_or_else(|| UNKNOWN.to_owned())
+    }
+
+    /// Reads a value within so many envelopes; `None` if it is of an unknown kind.
+    fn read_nested(text: &[u8], nested: u8) -> Result<Option<Contents>, String> {
+        if text.starts_with(FIRST_FIELD) {
+            return serde_json::from_slice(text).map(Contents::call).map(Some).map_err(|error| error.to_string());
+        }
+        let other = document::read(text, nested)?;
+        Ok(other.or_else(|| serde_json::from_slice(text).map(Contents::call).ok()))
     }
 
     /// Returns true if the caller is this user, or this program with or without its version.
@@ -144,41 +163,17 @@ impl LogEntry {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+// === impl Contents ===
 
-    fn read(text: &str) -> LogEntry {
-        serde_json::from_str(text).expect("a line")
-    }
-
-    #[test]
-    fn lines_are_read_with_fields_that_are_new() {
-        let text = r#"{"arrived_ns":5,"wall_ms":9,"gate":"g","class":"default","lane":"normal","flow":"0a","verb":"update","group":"apps",
-            "resource":"deployments","key":"0b","facet":"02","waited_ns":3,"waited_for":"bucket","sent_ns":8,"upstream_ns":2,"status":503}"#;
-        let line = read(text);
-        assert_eq!(
-            line.hashes(),
-            Hashes { key: Some(Key { object: 11, collection: 0, facet: 2 }), flow: 10, credential: 0 }
-        );
-        let body = Duration::ZERO;
-        assert_eq!(
-            line.ending(),
-            CallEnd::Answered { after: Duration::from_nanos(2), body, status: 503, retry_after: None }
-        );
-        let newer = r#"{"arrived_ns":5,"wall_ms":9,"gate":"g","class":"c","verb":"frob","refused":"mood","wind":{"from":"west"}}"#;
-        assert_eq!((read(newer).verb(), read(newer).ending()), (Verb::Other, CallEnd::NotReplayed));
-    }
-
-    #[test]
-    fn every_end_is_told_apart() {
-        let line = |rest: &str| {
-            read(format!(r#"{{"arrived_ns":5,"wall_ms":9,"gate":"g","class":"c","verb":"get"{rest}}}"#).leak()).ending()
-        };
-        assert_eq!(line(r#","sent_ns":6,"status":502"#), CallEnd::Lost);
-        assert_eq!(line(r#","status":502"#), CallEnd::NotReplayed, "no connection");
-        assert_eq!(line(r#","gave_up_ns":7"#), CallEnd::GaveUp { after: Duration::from_nanos(7) });
-        assert_eq!(line(r#","sent_ns":6,"gave_up_ns":7"#), CallEnd::GaveUp { after: Duration::from_nanos(7) });
-        assert_eq!(line(r#","refused":"slot","status":429"#), CallEnd::Refused(Reason::Slot));
+impl Contents {
+    fn call(entry: LogEntry) -> Self {
+        Self::Call(Box::new(entry))
     }
 }
+
+/// The beginning of a line of a gate's call log.
+const FIRST_FIELD: &[u8] = b"{\"arrived_ns\":";
+const UNKNOWN: &str = "JSON of an unknown kind";
+
+#[cfg(test)]
+mod tests;

@@ -83,6 +83,7 @@ pub fn remarks(read: &ReadCounts) -> Vec<String> {
     say(read.other_callers, "calls are of other callers.");
     say(read.aside, "calls never came to a limit (no connection, or answered with another's answer) and are left out.");
     say(read.late, "calls were so far out of order that they are replayed late.");
+    say(read.other_logs, "lines are of other logs.");
     say(read.unreadable, &format!("lines cannot be read: {}.", read.examples.join("; ")));
     remarks
 }
@@ -136,6 +137,7 @@ pub fn json(replays: &Replays) -> Value {
             "other_gates": read.other_gates,
             "aside": read.aside,
             "late": read.late,
+            "other_logs": read.other_logs,
             "unreadable": read.unreadable,
             "examples": read.examples,
         },
