@@ -1,8 +1,9 @@
 //! The commands: they parse the arguments, report errors and choose the exit code. Each command is
 //! one file.
 //!
-//! Exit codes: 0; 64 for wrong usage; 78 for a wrong configuration; 1 for everything else. An error
-//! is one chain on standard error that names the input, what was expected, and what to do.
+//! Exit codes: 0; 64 for wrong usage; 65 for a log that was read in part; 78 for a wrong
+//! configuration; 1 for everything else. An error is one chain on standard error that names the
+//! input, what was expected, and what to do.
 
 mod audit;
 mod bypass;
@@ -17,6 +18,7 @@ mod forget;
 mod health;
 mod inject;
 mod kubeconfig;
+mod logs;
 mod man;
 mod promote;
 mod recommend;
@@ -123,6 +125,7 @@ enum Command {
 const EXAMPLES: &str = "Example: tidegate demo. More: health, promote, ca, webhook, schema, completions, man";
 
 const USAGE: u8 = 64;
+const DATA: u8 = 65;
 const CONFIG: u8 = 78;
 const FAILED: u8 = 1;
 
@@ -186,9 +189,9 @@ impl Failure {
                 show::error(&format!("tidegate: {count} in the configuration"));
                 ExitCode::from(CONFIG)
             }
-            Self::Other(error) => {
+            Self::Other(error) | Self::Unread(error) => {
                 show::error(&format!("tidegate: {error:#}"));
-                ExitCode::from(FAILED)
+                ExitCode::from(if matches!(self, Self::Unread(_)) { DATA } else { FAILED })
             }
         }
     }

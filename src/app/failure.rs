@@ -7,6 +7,8 @@ use crate::config::Problem;
 pub(crate) enum Failure {
     /// The configuration has these problems.
     Config(Vec<String>),
+    /// Part of the input cannot be read; what the rest says was printed.
+    Unread(anyhow::Error),
     /// Any other error.
     Other(anyhow::Error),
 }
@@ -23,7 +25,7 @@ impl Failure {
     pub(crate) fn problems(self) -> Vec<String> {
         match self {
             Self::Config(problems) => problems,
-            Self::Other(error) => vec![format!("{error:#}")],
+            Self::Unread(error) | Self::Other(error) => vec![format!("{error:#}")],
         }
     }
 }

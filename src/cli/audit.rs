@@ -2,31 +2,43 @@
 
 use std::path::PathBuf;
 
+use anyhow::anyhow;
 use clap::Args;
 
-use super::simulate::open;
-use super::{Failure, show};
+use super::simulate::limits_of;
+use super::{Failure, logs, show};
 use crate::chart::thousands;
-use crate::simulate::audit::{audit, report};
+use crate::simulate::audit::{audit, report, what_if};
 use crate::simulate::replay::LogSelection;
 use crate::status::text::{count, duration};
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
-  tidegate audit /var/log/kubernetes/audit.log
+  tidegate audit /var/log/kubernetes
   kubectl logs ... | tidegate audit - --json findings.json
+  tidegate audit audit.log --caller my-operator --config tidegate.toml
 
-Ten minutes of an audit log are enough to begin. Nothing is sent anywhere.";
+Ten minutes of an audit log are enough to begin. Nothing is sent anywhere. The exit code is 65 if
+the findings lack lines that cannot be read.";
 
 /// The logs, and the calls to look at.
 #[derive(Clone, Debug, Args)]
 pub(super) struct Options {
-    /// kube-apiserver's audit log, or a gate's log of calls (log.calls); - for standard input
+    /// Audit logs, CloudTrail, or a gate's log of calls (log.calls): files, folders, or - for standard input
     #[arg(required = true, value_name = "LOG")]
     logs: Vec<PathBuf>,
     /// Only calls of this program (user agent) or user
     #[arg(long, value_name = "NAME")]
     caller: Option<String>,
+    /// What this configuration would have done, in place of the buckets found [needs --caller]
+    #[arg(long, short, value_name = "FILE", requires = "caller")]
+    config: Option<PathBuf>,
+    /// The gate, if the configuration has several
+    #[arg(long, value_name = "NAME", requires = "config")]
+    gate: Option<String>,
+    /// Put numbers in the place of names
+    #[arg(long)]
+    redact: bool,
     /// Also write all findings to this file, as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -34,7 +46,17 @@ pub(super) struct Options {
 
 pub(super) fn run(options: &Options) -> Result<(), Failure> {
     let selection = LogSelection { gate: String::new(), caller: options.caller.clone() };
-    let found = audit(open(&options.logs)?, &selection)?;
+    let own = options.config.as_ref().map(|file| limits_of(file, options.gate.as_deref(), None)).transpose()?;
+    let mut found = audit(logs::open(&options.logs)?, &selection)?;
+    let mut no_replay = "";
+    if logs::are_files(&options.logs) {
+        found.what_if = what_if(logs::open(&options.logs)?, &selection, &found, own.as_ref())?;
+    } else {
+        no_replay = "What a gate would have done needs a second look at the log: give a file in place of -.";
+    }
+    if options.redact {
+        found.redact();
+    }
     if let Some(file) = &options.json {
         show::file(file, &format!("{:#}\n", report::json(&found)))?;
     }
@@ -46,8 +68,13 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
         duration(found.read.length.as_secs_f64()),
         report::callers(&found)
     );
-    for sentence in report::sentences(&found) {
-        text.push_str(&format!("\n{}\n", show::wrapped(&sentence, show::Screen::of_stdout().width())));
+    let sentences = report::sentences(&found);
+    for sentence in sentences.iter().map(String::as_str).chain([no_replay]).filter(|sentence| !sentence.is_empty()) {
+        text.push_str(&format!("\n{}\n", show::wrapped(sentence, show::Screen::of_stdout().width())));
     }
-    Ok(show::text(&text)?)
+    show::text(&text)?;
+    match found.read.unreadable {
+        0 => Ok(()),
+        lines => Err(Failure::Unread(anyhow!("the findings lack {lines} lines that cannot be read"))),
+    }
 }

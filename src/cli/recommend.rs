@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::simulate::{limits_of, open};
-use super::{Failure, show};
+use super::simulate::limits_of;
+use super::{Failure, logs, show};
 use crate::api::duration;
 use crate::simulate::recommend::{Goal, recommend, report};
 use crate::simulate::replay::{self, LogSelection};
@@ -22,7 +22,7 @@ a restart, a resync, a deployment.";
 /// The logs, and the demands on the bucket.
 #[derive(Clone, Debug, Args)]
 pub(super) struct Options {
-    /// A gate's log of calls (log.calls), or kube-apiserver's audit log; once for each rotated file
+    /// A gate's log of calls (log.calls), kube-apiserver's audit log or CloudTrail: files, or folders of rotated files
     #[arg(required = true, value_name = "LOG")]
     logs: Vec<PathBuf>,
     /// The longest wait of a call
@@ -48,9 +48,12 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
     let selection = LogSelection { gate: gate.unwrap_or_default(), caller: options.caller.clone() };
     let limits = of_gate.unwrap_or_else(crate::simulate::usual);
     let Options { wait, headroom, .. } = *options;
-    let found = recommend(open(&options.logs)?, &selection, &limits, Goal { wait, headroom })?;
-    let replays = replay::replay(open(&options.logs)?, &found.selection, &[limits.with_bucket(found.knee)])?;
-    let mut sentences = vec![format!("{}.", report::replayed(&found, &replays))];
+    let found = recommend(logs::open(&options.logs)?, &selection, &limits, Goal { wait, headroom })?;
+    let mut sentences = Vec::new();
+    if logs::are_files(&options.logs) {
+        let replays = replay::replay(logs::open(&options.logs)?, &found.selection, &[limits.with_bucket(found.knee)])?;
+        sentences.push(format!("{}.", report::replayed(&found, &replays)));
+    }
     sentences.extend(replay::report::remarks(&found.read));
     let mut text = format!("{}\n{}", report::curve(&found), report::toml(&found));
     for sentence in sentences {

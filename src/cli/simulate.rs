@@ -1,19 +1,16 @@
 //! `tidegate simulate`: tries limits on scenarios and recorded calls, in virtual time.
 
-use std::fs::File;
-use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, anyhow};
+use anyhow::anyhow;
 use clap::Args;
-use flate2::bufread::MultiGzDecoder;
 
-use super::Failure;
 use super::show::{self, Screen};
+use super::{Failure, logs};
 use crate::app::source;
 use crate::chart::Chart;
 use crate::config::{self, scenario};
-use crate::simulate::replay::{LogSelection, RecordedLog, report};
+use crate::simulate::replay::{LogSelection, report};
 use crate::simulate::{self, Builtin, Limits, Picture, Setup};
 
 pub(super) const EXAMPLES: &str = "\
@@ -30,7 +27,7 @@ pub(super) struct Options {
     /// Numbers of a built-in scenario
     #[arg(value_name = "KEY=VALUE")]
     numbers: Vec<String>,
-    /// Replay a log of calls (log.calls) or an audit log; give it once for each rotated file
+    /// Replay a log of calls (log.calls), an audit log or CloudTrail: a file, a folder of rotated files, or -
     #[arg(long, value_name = "FILE", requires = "config", conflicts_with = "scenario")]
     replay: Vec<PathBuf>,
     /// Limits to try: a configuration
@@ -82,7 +79,7 @@ fn replay(options: &Options, config: &Path) -> Result<(), Failure> {
     let candidate = limits_of(config, options.gate.as_deref(), None)?;
     let gate = candidate.gate.name.to_string();
     limits.push(candidate);
-    let logs = open(&options.replay)?;
+    let logs = logs::open(&options.replay)?;
     let names = logs.iter().map(|log| log.name.as_str()).collect::<Vec<_>>().join(", ");
     let selection = LogSelection { gate: gate.clone(), caller: None };
     let replays = simulate::replay::replay(logs, &selection, &limits)?;
@@ -95,26 +92,6 @@ fn replay(options: &Options, config: &Path) -> Result<(), Failure> {
     text.push('\n');
     write(options, &chart, &report::csv(&replays), &report::json(&replays))?;
     Ok(show::text(&text)?)
-}
-
-/// Opens logs, compressed with gzip or not.
-pub(super) fn open(paths: &[PathBuf]) -> anyhow::Result<Vec<RecordedLog<'static>>> {
-    let open = |path: &PathBuf| {
-        let name = path.display().to_string();
-        let file: Box<dyn Read> =
-            match &*name {
-                "-" => Box::new(io::stdin()),
-                _ => Box::new(File::open(path).with_context(|| {
-                    format!("cannot read {name}, expected a log of calls (log.calls) or an audit log")
-                })?),
-            };
-        let mut file = BufReader::with_capacity(1 << 16, file);
-        let is_gzip = file.fill_buf().is_ok_and(|start| start.starts_with(b"\x1f\x8b"));
-        let input: Box<dyn BufRead> =
-            if is_gzip { Box::new(BufReader::new(MultiGzDecoder::new(file))) } else { Box::new(file) };
-        Ok(RecordedLog { name, input })
-    };
-    paths.iter().map(open).collect()
 }
 
 /// Builds the scenario, the limits and the texts of the picture from the arguments.

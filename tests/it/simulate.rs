@@ -5,6 +5,7 @@ mod audited;
 mod cli;
 pub(crate) mod days;
 mod live;
+mod logs;
 mod recommended;
 mod recovery;
 mod replayed;

@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full};
+use serde_json::Value;
 use tidegate::clock::Clock;
 use tidegate::simulate::Limits;
+use tidegate::simulate::audit::{WhatIf, audit, what_if};
 use tidegate::simulate::replay::{LogSelection, RecordedLog, Replays, replay};
 use tidegate::spec::Gate;
 use tidegate::telemetry::CallLog;
@@ -33,14 +35,36 @@ async fn a_replay_under_the_same_limits_waits_as_the_live_calls_did() {
     let limits = limits("the same", LIMITS);
     let calls = live(&limits.gate, &path).await;
     let log = whole(&path, calls).await;
-    let recorded = RecordedLog { name: "calls.jsonl".to_owned(), input: Box::new(log.as_bytes()) };
-    let gate = gate_of(&log);
-    let replays = replay(
-        vec![recorded],
-        &LogSelection { gate, caller: None },
-        &[Limits { name: "the same".to_owned(), ..limits }],
-    );
+    let recorded = || vec![RecordedLog { name: "calls.jsonl".to_owned(), input: Box::new(log.as_bytes()) }];
+    let selection = LogSelection { gate: gate_of(&log), caller: None };
+    let limits = Limits { name: "the same".to_owned(), ..limits };
+    let replays = replay(recorded(), &selection, std::slice::from_ref(&limits));
     check(&replays.expect("it can be replayed"), calls);
+    let found = audit(recorded(), &selection).expect("it has calls");
+    let what_if = what_if(recorded(), &selection, &found, Some(&limits)).expect("it can be replayed");
+    foretold(&what_if[0], &log);
+}
+
+/// What a gate would have done is what this one did, by its log.
+fn foretold(what_if: &WhatIf, log: &str) {
+    let lines: Vec<Value> = log.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let nanos = |line: &Value, field: &str| line[field].as_u64();
+    let mut waits: Vec<Duration> = lines
+        .iter()
+        .filter(|line| nanos(line, "sent_ns").is_some())
+        .map(|line| Duration::from_nanos(nanos(line, "waited_ns").unwrap_or(0)))
+        .collect();
+    waits.sort_unstable();
+    let p99 = waits[waits.len() * 99 / 100];
+    let allowed = p99.mul_f64(0.05).max(Duration::from_millis(20));
+    assert!(what_if.wait_p99.abs_diff(p99) <= allowed, "{:?} foretold, {p99:?} live", what_if.wait_p99);
+    let mut sent: Vec<u64> =
+        lines.iter().filter(|line| line["class"] == "default").filter_map(|line| nanos(line, "sent_ns")).collect();
+    sent.sort_unstable();
+    let in_second = |from: usize| sent.partition_point(|at| *at < sent[from] + 1_000_000_000) - from;
+    let peak = (0..sent.len()).map(in_second).max().expect("calls were sent");
+    println!("peak {} foretold, {peak} live; p99 {:?} foretold, {p99:?} live", what_if.peak_sent, what_if.wait_p99);
+    assert!(what_if.peak_sent.abs_diff(peak) * 20 <= peak, "{} foretold, {peak} live", what_if.peak_sent);
 }
 
 /// The record and the replay agree.
@@ -146,6 +170,6 @@ pub(super) async fn whole(path: &std::path::Path, calls: usize) -> String {
 }
 
 pub(super) fn gate_of(log: &str) -> String {
-    let first: serde_json::Value = serde_json::from_str(log.lines().next().expect("a line")).expect("JSON");
+    let first: Value = serde_json::from_str(log.lines().next().expect("a line")).expect("JSON");
     first["gate"].as_str().expect("a gate").to_owned()
 }
