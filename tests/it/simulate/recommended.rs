@@ -162,6 +162,18 @@ fn broken_lines_are_counted_and_named() {
 }
 
 #[test]
+fn standard_input_is_read_once() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("calls.jsonl");
+    fs::write(&path, herds("")).expect("it can be written");
+    let mut command = tidegate(["recommend", "-"]);
+    command.stdin(fs::File::open(&path).expect("it is there"));
+    let ended = end(command);
+    assert_eq!((ended.code, &*ended.err), (Some(0), ""));
+    assert!(ended.out.contains("\nbucket = { rate = ") && !ended.out.contains("Replayed"), "{}", ended.out);
+}
+
+#[test]
 fn gates_and_callers_are_chosen() {
     let two = herds("") + &line(0, "").replace("\"api\"", "\"github\"");
     let ended = of(&two, &["--caller", "operator"]);
