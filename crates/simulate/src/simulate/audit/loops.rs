@@ -233,7 +233,7 @@ fn is_of_events(calls: &Repeats) -> bool {
 }
 
 /// The most objects, and the most collections, to know.
-const MOST: usize = 200_000;
+const MOST: usize = 30_000;
 /// Fewer objects are named each.
 const MANY_OBJECTS: usize = 5;
 /// Fewer Events, or slower ones, are no flood.

@@ -78,4 +78,4 @@ const HALF_A_TERM: Duration = Duration::from_millis(7500);
 const OFTEN: Duration = Duration::from_secs(5);
 /// Fewer renewals say nothing of the mean.
 const LEAST: u32 = 5;
-const MOST_LEASES: usize = 100_000;
+const MOST_LEASES: usize = 20_000;

@@ -264,10 +264,10 @@ pub fn first_call(input: impl Read) -> Option<Duration> {
 
 /// A file's first call is within its first bytes.
 const FIRST_BYTES: u64 = 1 << 20;
-/// The most calls to buffer for sorting: a minute of a busy gate, some 12 MiB.
+/// The most calls to buffer for sorting: a minute of a busy gate, some 32 MiB.
 const HELD: usize = 1 << 16;
 /// The most different requests to know at once.
-const MOST_REQUESTS: usize = 1 << 16;
+const MOST_REQUESTS: usize = 1 << 14;
 /// The most unreadable lines to name.
 const EXAMPLES: usize = 3;
 /// The longest error to show, in characters: it may quote a line.
