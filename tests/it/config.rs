@@ -1189,6 +1189,71 @@ fn a_bucket_is_shared_by_name_under_one_limit() {
 }
 
 #[test]
+fn members_without_a_name_divide_every_bucket_into_fixed_parts() {
+    let gate = |keys: &str| format!("[gates.a]\nupstream = \"https://x\"\n{keys}\n");
+    let policy = |text: &str| {
+        let loaded = load(text, &[]).unwrap_or_else(|problems| panic!("{text}: {problems:?}"));
+        (loaded.settings.gates["a"].policy.clone(), loaded.warnings)
+    };
+    let own = "bucket = { rate = 40, burst = 81, adapt = { floor = 8 }, shared = { members = 4, margin = 0.05 } }";
+    let (part, warnings) = policy(&gate(own));
+    let bucket = part.bucket.expect("it is there");
+    assert_eq!((bucket.rate, bucket.burst.get(), bucket.adapt.map(|adapt| adapt.floor)), (9.5, 19, Some(1.9)));
+    let again = load(&load(&gate(own), &[]).unwrap().effective, &[]).expect("it means the same");
+    assert_eq!(again.settings.gates["a"].policy.bucket, Some(bucket));
+    assert!(bucket.shared.is_none() && part.shared.is_empty() && warnings.is_empty(), "{part:?} {warnings:?}");
+    assert!(part.retry_bucket.is_some_and(|retries| (retries.rate - 0.475).abs() < 1e-9), "it goes by the part");
+
+    // A gate's divides all its buckets, split ones too, but not one that is shared by name.
+    let all = "preset = \"aws_ec2\"\nshared = { members = 2 }\nclasses = [{ name = \"ec2_reads\", bucket = { rate = 9, \
+               burst = 50, per = \"flow\" } }, { name = \"ec2_writes\", bucket = { rate = 8, burst = 50, shared = \"x\" } }]";
+    let (all, _) = policy(&gate(all));
+    let class = |name: &str| all.classes.iter().find(|class| &*class.name == name).and_then(|class| class.bucket);
+    let size = |name| class(name).map(|bucket| (bucket.rate, bucket.burst.get(), bucket.shared.is_some()));
+    assert_eq!((size("ec2_reads"), size("ec2_writes")), (Some((4.5, 25, false)), Some((8.0, 50, true))));
+    let mixed = "shared = \"x\"\nbucket = { rate = 40, burst = 81, shared = { members = 4 } }\nclasses = [{ name = \"default\", bucket = { \
+                 rate = 4, burst = 9 } }]";
+    let (mixed, _) = policy(&gate(mixed));
+    assert_eq!(mixed.bucket.map(|bucket| (bucket.rate, bucket.shared)), Some((10.0, None)));
+    assert!(mixed.shared.iter().all(|shared| shared.name.starts_with("x.")), "{mixed:?}");
+    let candidate = gate(&format!("{own}\ncandidate = {{ bucket.rate = 80 }}"));
+    let candidate = load(&candidate, &[]).unwrap().settings.gates["a"].candidate.clone().expect("there is one");
+    assert_eq!(candidate.bucket.map(|bucket| bucket.rate), Some(19.0));
+
+    let (one, warnings) = policy(&gate("bucket = { rate = 40, burst = 3, shared = { members = 4 } }"));
+    assert_eq!(one.bucket.map(|bucket| bucket.burst.get()), Some(1));
+    assert!(
+        warnings.len() == 1
+            && warnings[0].contains("gates.a.bucket.burst: is 3, which leaves each of 4 gates a burst of 1")
+            && warnings[0].contains("expected a burst of 4 or more, or fewer members"),
+        "{warnings:?}"
+    );
+    let wrong = |keys: &str, expected: &str| {
+        let text = gate(&format!("bucket = {{ rate = 2, burst = 20, shared = {{ {keys} }} }}"));
+        let problems = load(&text, &[]).unwrap_err();
+        assert!(problems.len() == 1 && problems[0].contains(expected), "{keys}: {problems:?}");
+    };
+    wrong("members = 0", "gates.a.bucket.shared.members: is 0, expected at least 1");
+    for margin in ["1.0", "-0.1", "7"] {
+        wrong(&format!("members = 4, margin = {margin}"), "shared.margin: is ");
+    }
+    wrong(
+        "members = 4000000000, margin = 0.999999",
+        "gates.a.bucket.rate: is 2, which leaves each of 4000000000 gates",
+    );
+    wrong(
+        "members = 4, store = \"main\"",
+        "shared.store: has no effect: members without a name gives each gate a fixed part",
+    );
+    wrong("margin = 0.05", "shared.name: is missing, expected the name that gates share it by, or members alone");
+    wrong("name = \"a\", margin = 0.05", "shared.margin: has no effect: gates that share a name ask for each token");
+    wrong("name = \"a\", members = 4", "shared.members: has no effect: there is no [stores.NAME]");
+    let nothing = gate("bucket = \"off\"\nretry_bucket = \"off\"\nshared = { members = 4 }");
+    let problems = load(&nothing, &[]).unwrap_err();
+    assert!(problems.len() == 1 && problems[0].contains("gates.a.shared: has no effect: the gate has no bucket"));
+}
+
+#[test]
 fn it_is_said_what_a_shared_bucket_costs_and_how_slowly_a_gate_goes_on_alone() {
     let warnings = |store: &str, text: &str| {
         let text = format!("{store}[gates.a]\nupstream = \"https://x\"\nretry_bucket = \"off\"\n{text}\n");
@@ -1308,6 +1373,22 @@ fn stores_must_exist_and_be_reachable_without_showing_a_password() {
     );
     wrong("", "{ name = \"a\", store = \"main\" }", "expected a [stores.NAME]: there is none");
     wrong(&two, "\"acc\"", "needs a store, expected store = one of main, other");
+    let login = |keys: &str, expected: &str| {
+        wrong(&format!("[stores.main]\nurl = \"rediss://valkey\"\n{keys}\n"), "\"acc\"", expected);
+    };
+    let command = "password_command = [\"az\", \"token\"]\n";
+    login("password_command = []", "stores.main.password_command: names no program, expected one with its arguments");
+    login("password_command = [\"\"]", "stores.main.password_command: names no program");
+    login("password_command = \"az hunter2\"", "stores.main.password_command: is text, expected a list");
+    login(
+        &format!("{command}password_file = \"/x\""),
+        "password_command: is set beside password_file, expected one of the two",
+    );
+    login(&format!("{command}password_refresh = \"0s\""), "password_refresh: is 0ns, expected a time from 1s to 1h");
+    login("password_refresh = \"1m\"", "password_refresh: has no effect: there is no password_command");
+    login("user = \"x\"", "user: is set without a password; expected password_file or password_command too");
+    let plain = format!("[stores.main]\nurl = \"redis://valkey\"\n{command}");
+    wrong(&plain, "\"acc\"", "leads to another machine without TLS, so the password would be sent unencrypted");
     wrong("", "{ name = \"a\", outage = \"stop\" }", "outage: has no effect: there is no [stores.NAME]");
     let url = |url: &str, expected: &str| wrong(&format!("[stores.main]\nurl = \"{url}\"\n"), "\"acc\"", expected);
     url(
@@ -1338,7 +1419,7 @@ fn stores_must_exist_and_be_reachable_without_showing_a_password() {
     wrong("[stores.main]\n", "\"acc\"", "stores.main.url: is missing, expected \"redis://HOST:PORT\"");
     let more = |keys: &str, expected: &str| wrong(&format!("{main}{keys}\n"), "\"acc\"", expected);
     more("password = \"hunter2\"", "password: is not a valid key");
-    more("user = \"gate\"", "user: is set without a password; expected password_file too");
+    more("user = \"gate\"", "user: is set without a password; expected password_file or password_command too");
     more(
         "password_file = \"/x\"",
         "url: leads to another machine without TLS, so the password would be sent unencrypted; expected rediss://",
@@ -1347,7 +1428,10 @@ fn stores_must_exist_and_be_reachable_without_showing_a_password() {
     let watched = |keys: &str, expected: &str| {
         wrong(&format!("[stores.main]\nurl = \"redis+sentinel://a,b:2/main\"\n{keys}\n"), "\"acc\"", expected);
     };
-    watched("sentinel = { user = \"x\" }", "sentinel.user: is set without a password; expected password_file too");
+    watched(
+        "sentinel = { user = \"x\" }",
+        "sentinel.user: is set without a password; expected password_file or password_command too",
+    );
     watched("sentinel = { password_file = \"/x\" }", "url: leads to another machine without TLS");
     watched("sentinel = { password = \"hunter2\" }", "password: is not a valid key");
     let places = |url: &str| {

@@ -11,6 +11,7 @@ mod cost;
 mod cursor;
 mod egress;
 mod files;
+mod fixed_part;
 mod foreign;
 mod gate;
 mod identities;

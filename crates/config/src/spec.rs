@@ -27,7 +27,7 @@ pub use self::gate::{AnswerRules, ClientAccess, ForwardRules, Gate, GateIdentity
 pub use self::otlp::Otlp;
 pub use self::port::has_valid_port;
 pub use self::revalidation::Revalidation;
-pub use self::store::{Endpoint, Store, StoreAddress, StoreLogin, is_loopback};
+pub use self::store::{Endpoint, Store, StoreAddress, StoreLogin, StorePassword, is_loopback};
 use crate::classify::ApiKind;
 use crate::limit::Reason;
 

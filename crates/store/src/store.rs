@@ -19,7 +19,6 @@ mod sentinel;
 mod servers;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 use std::sync::{Arc, Mutex, Weak};
 
 use self::dial::Dialer;
@@ -30,7 +29,7 @@ pub use self::probe::ProbeReport;
 use crate::clock::Clock;
 use crate::credentials::Secret;
 use crate::limit::{Ask, StoreAnswer, StoreFailure};
-use crate::spec::{Endpoint, Store};
+use crate::spec::{Endpoint, Store, StorePassword};
 use crate::telemetry::{self, Sampler, ScrapeGauges, table};
 use crate::tls::{self, Identity, Pem, Roots};
 use tidegate_upstream::lock;
@@ -146,11 +145,15 @@ impl PreparedStore {
     /// # Errors
     /// A file cannot be used.
     pub fn new(store: Store, clock: Clock) -> Result<Self, StoreSettingsError> {
-        let secret = |file: Option<&Path>, key| {
-            file.map(Secret::file).transpose().map_err(|error| StoreSettingsError { key, what: error.to_string() })
+        let secret = |password: &Option<StorePassword>, key| match password {
+            None => Ok(None),
+            Some(StorePassword::Command { words, refresh }) => Ok(Some(Secret::command(words, *refresh))),
+            Some(StorePassword::File(path)) => {
+                Secret::file(path).map(Some).map_err(|error| StoreSettingsError { key, what: error.to_string() })
+            }
         };
-        let password = secret(store.password_file.as_deref(), "password_file")?;
-        let sentinel_password = secret(store.sentinel.password_file.as_deref(), "sentinel.password_file")?;
+        let password = secret(&store.login.password, "password_file")?;
+        let sentinel_password = secret(&store.sentinel.password, "sentinel.password_file")?;
         let tls = if store.has_tls { Some(client(&store)) } else { None };
         let tls = tls.transpose().map_err(|error| StoreSettingsError { key: "tls", what: error.to_string() })?;
         Ok(Self(Arc::new(Dialer { store, password, sentinel_password, tls, clock })))

@@ -11,6 +11,7 @@ use super::matching::matching;
 use super::per_key::{PerKey, per_key};
 use super::presets::PresetClass;
 use super::problems::did_you_mean;
+use super::shared::Sharing;
 use super::{limits, names, shared};
 use crate::api::{Failures, PausePolicy};
 use crate::classify::{ApiKind, CostBy, FairBy, KeyParts, Rule, RuleMatch, Traits};
@@ -47,6 +48,7 @@ pub(super) struct GateLimits {
     pub(super) backoff: (Backoff, Failures),
     pub(super) key: Option<KeyParts>,
     pub(super) per_key: Option<PerKey>,
+    pub(super) sharing: Option<Sharing>,
 }
 
 /// A class before its table is read.
@@ -115,8 +117,8 @@ impl<'a> Class<'a> {
         let matching = matching(&keys, class.matching, gate_limits.kind, gate_limits.dialect);
         let lane = keys.get("lane", Lane::Normal);
         let bucket_at = keys.limit("bucket");
-        let bucket = limits::bucket(&bucket_at);
-        let shared = shared::shared(&bucket_at, bucket.as_ref());
+        let mut bucket = limits::bucket(&bucket_at);
+        let shared = shared::shared(&bucket_at, &mut bucket, gate_limits.sharing.as_ref());
         let within: Option<String> = keys.option("within", None);
         let own_bucket_only = keys.get("own_bucket_only", false);
         // A built-in class whose bucket is switched off falls back on the gate's.

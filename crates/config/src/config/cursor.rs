@@ -297,8 +297,9 @@ impl<'a> Cursor<'a> {
     pub(super) fn name_or_text(&self, name: &str) -> Option<String> {
         let read = self.read(name);
         let text = self.value.and_then(Value::as_str).filter(|_| self.has_effect()).map(str::to_owned);
-        if self.is_table() && !self.has(name) {
-            self.at(name).problem("is missing");
+        if self.is_table() && !self.has(name) && self.has_effect() {
+            self.at(name)
+                .problem("is missing, expected the name that gates share it by, or members alone for a fixed part");
         }
         let value = read.or(text);
         value.iter().for_each(|value| self.in_force(name, value));

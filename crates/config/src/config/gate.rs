@@ -178,7 +178,8 @@ fn limits(at: &Cursor<'_>, kind: ApiKind, dialect: Dialect, unchanged: Option<Bu
     if let Some(bucket) = bucket.as_mut().filter(|_| kind == ApiKind::Kubernetes) {
         bucket.burst = limits::fit_burst(&bucket_at, *bucket);
     }
-    let shared = shared::shared(&bucket_at, bucket.as_ref());
+    let sharing = shared::sharing(at);
+    let shared = shared::shared(&bucket_at, &mut bucket, sharing.as_ref());
     if let (Some(bucket), Some(_)) = (&mut bucket, &shared) {
         bucket.shared = Some(SharedId(0));
     }
@@ -206,7 +207,7 @@ fn limits(at: &Cursor<'_>, kind: ApiKind, dialect: Dialect, unchanged: Option<Bu
         shared: shared.map(Arc::new).into_iter().collect(),
         uncounted: unchanged,
     };
-    GateLimits { kind, dialect, policy, fair_by, throttling, backoff, key, per_key }
+    GateLimits { kind, dialect, policy, fair_by, throttling, backoff, key, per_key, sharing }
 }
 
 /// A gate's limits and classes, once for the limiter, the classifier and the reader of responses.
@@ -221,7 +222,7 @@ fn with_classes(gate: GateLimits, at: &Cursor<'_>, preset: Preset, knows_clients
     let only_serial = preset.has_serial_writes() && !gate.policy.one_at_a_time;
     let uncounted = presets::uncounted(&preset, gate.dialect, gate.throttling.honour);
     let mut classes = classes::classes(at, preset.classes, &gate);
-    let GateLimits { kind, dialect, mut policy, fair_by, throttling, .. } = gate;
+    let GateLimits { kind, dialect, mut policy, fair_by, throttling, sharing, .. } = gate;
     classes::fit_costs(&mut classes, &mut policy.bucket);
     let traits = classes::traits(&classes, &policy);
     // What a provider says of a quota concerns its holder. Of an object that is written by one at a
@@ -231,7 +232,7 @@ fn with_classes(gate: GateLimits, at: &Cursor<'_>, preset: Preset, knows_clients
     let callers_apart = classes.iter().map(|class| !asked_for_one && (has_holders || class.counts_denials())).collect();
     policy.one_at_a_time |= only_serial;
     classes::join(&classes, &mut policy);
-    shared::share_all(at, &mut policy);
+    shared::share_all(sharing, at, &mut policy);
     let reach = unmet::reach(classes.iter().map(|class| class.matching.as_ref()));
     LimitsInUse::new(&policy, &reach, at).warn();
     let (identity, of_classes) = identities::of(at, &policy, fair_by, throttling.scope, (dialect, knows_clients));

@@ -44,7 +44,9 @@ impl Path {
     /// Returns true for keys naming a secret's file: by mistake, the value may be the secret
     /// itself.
     pub(super) fn may_hold_a_secret(&self) -> bool {
-        self.0.iter().any(|step| matches!(step.as_str(), "credential" | "password_file" | "token_file"))
+        self.0
+            .iter()
+            .any(|step| matches!(step.as_str(), "credential" | "password_file" | "password_command" | "token_file"))
     }
 
     /// Returns the steps from `above` to this path; `None` if this path is not below `above`.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::cursor::Cursor;
+use super::fixed_part::FixedPart;
 use super::problems::did_you_mean;
 use super::values::OrAuto;
 use crate::limit::policy::{BucketPolicy, Outage, Per, SharedId, SharedPolicy};
@@ -23,25 +24,60 @@ struct FirstBucket {
 /// The keys configuring each shared bucket, by the bucket's store and shared name.
 type Users<'a> = BTreeMap<(Arc<str>, Arc<str>), Vec<Cursor<'a>>>;
 
-/// Reads the key `shared` of a bucket.
-pub(super) fn shared(bucket_at: &Cursor<'_>, bucket: Option<&BucketPolicy>) -> Option<SharedPolicy> {
-    let shared = read(&bucket_at.table_or_text("shared"))?;
-    check_bucket(bucket_at, bucket?, &shared);
-    Some(shared)
+/// How gates share a bucket.
+#[derive(Debug)]
+pub(super) enum Sharing {
+    /// They ask for tokens of one bucket with a name.
+    Named(SharedPolicy),
+    /// Each has a part of the rate.
+    InParts(FixedPart),
+}
+
+/// Reads the key `shared` of a bucket; without one, `of_gate` holds. Cuts the bucket to its part if
+/// gates share it in parts.
+pub(super) fn shared(
+    bucket_at: &Cursor<'_>,
+    bucket: &mut Option<BucketPolicy>,
+    of_gate: Option<&Sharing>,
+) -> Option<SharedPolicy> {
+    let own = sharing(bucket_at);
+    let bucket = bucket.as_mut()?;
+    match own.as_ref().or(of_gate)? {
+        Sharing::InParts(part) => *bucket = part.of(*bucket, bucket_at),
+        Sharing::Named(shared) if own.is_some() => {
+            check_bucket(bucket_at, bucket, shared);
+            return Some(shared.clone());
+        }
+        Sharing::Named(_) => {}
+    }
+    None
+}
+
+/// Reads the key `shared` of a gate or a bucket.
+pub(super) fn sharing(at: &Cursor<'_>) -> Option<Sharing> {
+    read(&at.table_or_text("shared"))
 }
 
 /// Shares all buckets of a gate with the key `shared`, except buckets with their own `shared`.
 ///
 /// The gate's bucket gets the name in `shared`. A class's bucket gets the same name, a dot, and the
 /// name of the class.
-pub(super) fn share_all(gate_at: &Cursor<'_>, policy: &mut Policy) {
-    let at = gate_at.table_or_text("shared");
-    let Some(shared) = read(&at) else { return };
-    let gate = policy.bucket.iter_mut().map(|bucket| (bucket, shared.name.to_string()));
-    let classes = policy.classes.iter_mut();
+pub(super) fn share_all(sharing: Option<Sharing>, gate_at: &Cursor<'_>, policy: &mut Policy) {
+    let at = gate_at.at("shared");
+    let shared = match sharing {
+        Some(Sharing::Named(shared)) => shared,
+        Some(Sharing::InParts(_)) if policy.bucket.is_none() && policy.classes.iter().all(|it| it.bucket.is_none()) => {
+            return at.key_problem(NOTHING);
+        }
+        _ => return,
+    };
+    let is_own = |at: &Cursor<'_>| at.at("bucket").has("shared");
+    let gate = policy.bucket.iter_mut().filter(|_| !is_own(gate_at)).map(|bucket| (bucket, shared.name.to_string()));
+    let tables = gate_at.at("classes");
+    let classes = policy.classes.iter_mut().filter(|class| !tables.named(&class.name).is_some_and(|at| is_own(&at)));
     let classes =
         classes.filter_map(|class| Some((class.bucket.as_mut()?, format!("{}{OF}{}", shared.name, class.name))));
-    for (bucket, name) in gate.chain(classes).filter(|(bucket, _)| bucket.shared.is_none()) {
+    for (bucket, name) in gate.chain(classes) {
         let why_not = match bucket.per {
             Per::Flow => Some("has per = \"flow\""),
             _ if bucket.rate > FASTEST => Some("has a rate above 10,000/s"),
@@ -56,20 +92,26 @@ pub(super) fn share_all(gate_at: &Cursor<'_>, policy: &mut Policy) {
         policy.shared.push(Arc::new(SharedPolicy { name: name.into(), ..shared.clone() }));
     }
     if policy.shared.is_empty() {
-        at.key_problem("has no effect: the gate has no bucket that can be shared");
+        at.key_problem(NOTHING);
     }
 }
 
 /// Reads a table `shared`, of a bucket or of a gate.
-fn read(at: &Cursor<'_>) -> Option<SharedPolicy> {
-    let name = at.name_or_text("name");
-    let store: Option<String> = at.option("store", None);
+fn read(at: &Cursor<'_>) -> Option<Sharing> {
+    let is_in_parts = at.is_table() && at.has("members") && !at.has("name");
+    let named = at.unused_if(is_in_parts, ONLY_PARTS, &at.at("members"));
+    let name = named.name_or_text("name");
+    let store: Option<String> = named.option("store", None);
     let fits = |weight: &NonZeroU32| weight.get() <= HEAVIEST;
-    let weight = at.get_if("weight", NonZeroU32::MIN, fits, &format!("a whole number from 1 to {HEAVIEST}"));
-    let OrAuto(lease) = at.get("lease", OrAuto(None));
-    let outage: Option<Outage> = at.option("outage", None);
+    let weight = named.get_if("weight", NonZeroU32::MIN, fits, &format!("a whole number from 1 to {HEAVIEST}"));
+    let OrAuto(lease) = named.get("lease", OrAuto(None));
+    let outage: Option<Outage> = named.option("outage", None);
     let members: Option<NonZeroU32> = at.option("members", None);
-    let pauses = at.get("pauses", true);
+    let margin: Option<f64> = at.unused_if(!is_in_parts, ONLY_NAMED, &at.at("name")).option("margin", None);
+    let pauses = named.get("pauses", true);
+    if is_in_parts {
+        return FixedPart::new(members?, margin.unwrap_or(0.0), at).map(Sharing::InParts);
+    }
     if !at.is_present() {
         return None;
     }
@@ -89,7 +131,7 @@ fn read(at: &Cursor<'_>) -> Option<SharedPolicy> {
     }
     let name = name.into();
     let pauses = pauses.then_some(Duration::MAX); // bounded once the signals are known
-    Some(SharedPolicy { name, store, weight, lease, outage, members, pauses })
+    Some(Sharing::Named(SharedPolicy { name, store, weight, lease, outage, members, pauses }))
 }
 
 /// Returns true if a shared bucket is split: a separate one for each caller, account or action.
@@ -100,7 +142,7 @@ pub(super) fn has_parts(policy: &Policy) -> bool {
 
 /// Reports the key `shared` at a bucket of the wrong kind, such as the retry bucket.
 pub(super) fn not_shared(bucket_at: &Cursor<'_>, bucket: Option<&BucketPolicy>) {
-    if shared(bucket_at, bucket).is_some() {
+    if sharing(bucket_at).is_some() && bucket.is_some() {
         let message = "can only be set for the bucket of the gate or of a class; each gate limits its own retries";
         bucket_at.at("shared").key_problem(message);
     }
@@ -277,7 +319,8 @@ fn resolve(shared: &mut SharedPolicy, stores: &[Store], at: &Cursor<'_>) {
         ("", [only]) => shared.store = Arc::clone(&only.name),
         ("", []) => {
             for key in ["outage", "members"].into_iter().filter(|key| at.has(key)) {
-                let message = "has no effect: there is no [stores.NAME], so that only the gates of this process share";
+                let message = "has no effect: there is no [stores.NAME], so that only the gates of this process share; expected a store, or \
+                               members without a name for a fixed part of the rate";
                 at.at(key).key_problem(message);
             }
         }
@@ -298,6 +341,11 @@ fn resolve(shared: &mut SharedPolicy, stores: &[Store], at: &Cursor<'_>) {
     }
 }
 
+const NOTHING: &str = "has no effect: the gate has no bucket that can be shared";
+const ONLY_PARTS: &str =
+    "members without a name gives each gate a fixed part, without a store; expected a name to share through a store";
+const ONLY_NAMED: &str =
+    "gates that share a name ask for each token; expected margin and members alone, without a name";
 /// The separator between a gate's shared name and a class name; neither can contain it.
 const OF: char = '.';
 /// The largest weight of a gate at a shared bucket.

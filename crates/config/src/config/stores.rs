@@ -8,7 +8,7 @@ use super::cursor::{Cursor, TextValue};
 use super::files::FileContent;
 use super::names;
 use super::sources::upstream_tls;
-use crate::spec::{Endpoint, Store, StoreAddress, StoreLogin};
+use crate::spec::{Endpoint, Store, StoreAddress, StoreLogin, StorePassword};
 
 /// The address of a store, and whether it is reached with TLS.
 struct Url {
@@ -29,7 +29,7 @@ fn store(name: &str, at: &Cursor<'_>) -> Option<Store> {
     if !at.has("url") {
         at.at("url").problem(format!("is missing, expected {URLS}"));
     }
-    let StoreLogin { user, password_file } = login(at);
+    let login_at_store = login(at);
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.' | b':' | b'/');
     let is_prefix = |text: &String| (1..=LONGEST_PREFIX).contains(&text.len()) && text.bytes().all(fits);
     let expected = format!("1 to {LONGEST_PREFIX} letters, digits, \"_\", \"-\", \".\", \":\" and \"/\"");
@@ -46,22 +46,38 @@ fn store(name: &str, at: &Cursor<'_>) -> Option<Store> {
             .warn("the store's certificate is not verified: anyone between the gate and it can answer in its place");
     }
     let Url { address, has_tls } = url?;
-    let has_password = password_file.is_some() || sentinel.password_file.is_some();
+    let has_password = login_at_store.password.is_some() || sentinel.password.is_some();
     if has_password && !has_tls && !address.is_local() {
         let message = "leads to another machine without TLS, so the password would be sent unencrypted; expected rediss:// with TLS";
         at.at("url").problem(message);
     }
     let name = Arc::from(name);
-    Some(Store { name, address, has_tls, tls, user, password_file, sentinel, prefix, timeout })
+    Some(Store { name, address, has_tls, tls, login: login_at_store, sentinel, prefix, timeout })
 }
 
-/// Reads the login at a store: `user` and `password_file`.
+/// Reads the login at a store or its sentinels.
 fn login(at: &Cursor<'_>) -> StoreLogin {
-    let login = StoreLogin { user: at.get("user", None), password_file: at.file("password_file", FileContent::Secret) };
-    if login.user.is_some() && login.password_file.is_none() {
-        at.at("user").problem("is set without a password; expected password_file too");
+    let user = at.get("user", None);
+    let file = at.file("password_file", FileContent::Secret);
+    let command_at = at.at("password_command");
+    let words: Option<Vec<String>> = at.option("password_command", None);
+    let refreshed = at.unused_if(words.is_none(), "there is no password_command", &command_at);
+    let fits = |refresh: &Duration| REFRESHES.contains(refresh);
+    let refresh = refreshed.get_if("password_refresh", REFRESH, fits, "a time from 1s to 1h");
+    if words.as_ref().is_some_and(|words| words.first().is_none_or(String::is_empty)) {
+        command_at.problem(
+            "names no program, expected one with its arguments, such as [\"gcloud\", \"auth\", \"print-access-token\"]",
+        );
     }
-    login
+    if file.is_some() && words.is_some() {
+        command_at.key_problem("is set beside password_file, expected one of the two");
+    }
+    let command = words.map(|words| StorePassword::Command { words, refresh });
+    let password = command.or_else(|| file.map(StorePassword::File));
+    if user.is_some() && password.is_none() {
+        at.at("user").problem("is set without a password; expected password_file or password_command too");
+    }
+    StoreLogin { user, password }
 }
 
 impl TextValue for Url {
@@ -145,3 +161,6 @@ const SENTINEL_PORT: u16 = 26379;
 const TIMEOUT: Duration = Duration::from_millis(250);
 const TIMEOUTS: std::ops::RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::from_secs(10);
 const LONGEST_PREFIX: usize = 64;
+/// The default for `password_refresh`, shorter than the quarter of an hour that a token of AWS lasts.
+const REFRESH: Duration = Duration::from_secs(600);
+const REFRESHES: std::ops::RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(3600);

@@ -19,11 +19,9 @@ pub struct Store {
     pub has_tls: bool,
     /// The TLS settings for the store.
     pub tls: UpstreamTls,
-    /// The user to log in as; `None` for the store's default user.
-    pub user: Option<String>,
-    /// The file with the password.
-    pub password_file: Option<PathBuf>,
-    /// The login for the store's sentinels.
+    /// The login at the store.
+    pub login: StoreLogin,
+    /// The login at the store's sentinels.
     pub sentinel: StoreLogin,
     /// The prefix of every key in the store.
     pub prefix: String,
@@ -36,8 +34,22 @@ pub struct Store {
 pub struct StoreLogin {
     /// The user to log in as; `None` for the default user.
     pub user: Option<String>,
-    /// The file with the password.
-    pub password_file: Option<PathBuf>,
+    /// The source of the password.
+    pub password: Option<StorePassword>,
+}
+
+/// The source of a store's password.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StorePassword {
+    /// A file, followed as it changes.
+    File(PathBuf),
+    /// A program that prints the password.
+    Command {
+        /// The program and its arguments.
+        words: Vec<String>,
+        /// The time between two runs.
+        refresh: Duration,
+    },
 }
 
 /// The address of a store.

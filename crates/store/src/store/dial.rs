@@ -63,7 +63,7 @@ impl Dialer {
 
     /// Connects to a sentinel, within the timeout.
     pub(super) async fn dial_sentinel(&self, at: &Endpoint) -> Result<StoreConnection, Fault> {
-        let password = self.sentinel_password.as_ref().and_then(|secret| secret.reveal(self.clock.now()));
+        let password = self.sentinel_password.as_ref().and_then(|secret| secret.text(self.clock.now()));
         let user = self.store.sentinel.user.clone();
         self.in_time(self.connect(at, (&*at.host, at.port), Login { user, password })).await
     }
@@ -137,12 +137,29 @@ impl Dialer {
     }
 
     fn login(&self) -> Login {
-        Login { user: self.store.user.clone(), password: self.password() }
+        Login { user: self.store.login.user.clone(), password: self.password() }
     }
 
     /// Returns the password. Its file is read again if that is due.
     fn password(&self) -> Option<String> {
-        self.password.as_ref().and_then(|secret| secret.reveal(self.clock.now()))
+        self.password.as_ref().and_then(|secret| secret.text(self.clock.now()))
+    }
+
+    fn secrets(&self) -> impl Iterator<Item = &Secret> {
+        self.password.iter().chain(&self.sentinel_password)
+    }
+
+    /// Waits until there are passwords: at the start, for the commands that print them.
+    pub(super) async fn passwords(&self) -> Result<(), Fault> {
+        for secret in self.secrets() {
+            secret.ready(true, self.clock).await.map_err(|error| Fault::Password(error.to_string()))?;
+        }
+        Ok(())
+    }
+
+    /// Runs the commands of passwords again if that is due.
+    pub(super) fn keep_passwords_fresh(&self) {
+        self.secrets().for_each(|secret| secret.keep_fresh(self.clock));
     }
 
     /// Returns the open connection, or makes one with `dial`, logged in with the present password.
@@ -152,6 +169,8 @@ impl Dialer {
         dial: impl Future<Output = Result<StoreConnection, Fault>>,
     ) -> Result<StoreConnection, Fault> {
         let current = async {
+            let passwords = tokio::time::timeout(self.store.timeout, self.passwords()).await;
+            passwords.unwrap_or_else(|_| Err(Fault::Password(NO_PASSWORD.to_owned())))?;
             let mut connection = match open {
                 Some(open) => open,
                 None => dial.await?,
@@ -161,9 +180,8 @@ impl Dialer {
         };
         current.await.inspect_err(|fault: &Fault| {
             if fault.is_of_password() {
-                // The files are read again before their next use.
-                let secrets = self.password.iter().chain(&self.sentinel_password);
-                secrets.for_each(|secret| secret.refused(0, self.clock));
+                // The files are read, and the commands run, again before their next use.
+                self.secrets().for_each(|secret| secret.refused(secret.number(), self.clock));
             }
         })
     }
@@ -176,7 +194,7 @@ impl Dialer {
             return Ok(());
         }
         let mut command = redis::cmd("AUTH");
-        let user = self.store.user.as_deref().into_iter();
+        let user = self.store.login.user.as_deref().into_iter();
         user.chain(password.as_deref()).for_each(|word| _ = command.arg(word));
         command.query_async::<()>(&mut connection.redis).await?;
         tracing::info!(store = &*self.store.name, "the store has accepted the new password");
@@ -194,5 +212,6 @@ impl StoreConnection {
     }
 }
 
+const NO_PASSWORD: &str = "its password command has not printed a password yet";
 /// The interval of TCP keepalive probes.
 const KEEPALIVE: Duration = Duration::from_secs(15);

@@ -26,6 +26,8 @@ pub(super) enum Fault {
     Nonsense,
     /// The settings of the store's TLS or password cannot be used.
     Settings(String),
+    /// The command that prints a password gave none, for this reason.
+    Password(String),
     /// The sentinels did not name the primary, for this reason.
     Sentinels(Box<Self>),
     /// The sentinels know no primary of this name.
@@ -41,9 +43,12 @@ impl Fault {
     /// person has changed something.
     pub(super) fn away(&self) -> StoreFailure {
         match self {
-            Self::Timeout | Self::Io(_) | Self::UnknownIssuer(_) | Self::WrongName(_) | Self::Redirected => {
-                StoreFailure::Unreachable
-            }
+            Self::Timeout
+            | Self::Io(_)
+            | Self::UnknownIssuer(_)
+            | Self::WrongName(_)
+            | Self::Password(_)
+            | Self::Redirected => StoreFailure::Unreachable,
             Self::Sentinels(fault) => fault.away(),
             Self::Code { code } if TRANSIENT.contains(&code.as_str()) => StoreFailure::Unreachable,
             Self::Code { .. } | Self::Nonsense | Self::Settings(_) | Self::NoPrimary(_) => StoreFailure::Wrong,
@@ -60,7 +65,7 @@ impl Fault {
                 format!("the store's certificate is not trusted: {error}")
             }
             Self::Nonsense => "the store's answer is not one that its script gives".to_owned(),
-            Self::Settings(error) => error.clone(),
+            Self::Settings(error) | Self::Password(error) => error.clone(),
             Self::Sentinels(fault) => format!("the store's sentinels: {}", fault.what()),
             Self::NoPrimary(name) => format!("the sentinels know no primary {name:?}"),
             Self::Redirected => "the nodes of the cluster redirect the request without end".to_owned(),
@@ -81,6 +86,7 @@ impl Fault {
             }
             Self::Nonsense => "check that it is a Redis or Valkey, and that nothing else writes to its keys",
             Self::Settings(_) => "correct stores.NAME.tls",
+            Self::Password(_) => "run the command of password_command as the gate's user, and see what it prints",
             Self::Sentinels(fault) => match &**fault {
                 Self::Code { code } => sentinel_advice(code),
                 fault => fault.remedy(),
@@ -123,6 +129,7 @@ impl Fault {
             Self::UnknownIssuer(_) | Self::WrongName(_) => "certificate",
             Self::Nonsense => "nonsense",
             Self::Settings(_) => "settings",
+            Self::Password(_) => "password command",
             Self::NoPrimary(_) => "no primary",
             Self::Redirected => "sent on",
         }
@@ -191,7 +198,7 @@ fn advice(code: &str) -> &'static str {
         "DENIED" => {
             "it is in protected mode, and takes only connections of its own machine; give it a password and set password_file, or set `bind` there"
         }
-        "NOAUTH" => "it needs a password; set password_file, and user if it is not the default one",
+        "NOAUTH" => "it needs a password; set password_file or password_command, and user if it is not the default one",
         "WRONGPASS" => "user or password is wrong; the file is read again, so a new one is used without a restart",
         "NOPERM" => {
             "the user lacks rights; give it: resetkeys ~PREFIX:* resetchannels -@all +auth +ping +select +eval +evalsha +time +hgetall +hset +hdel +pexpire, and +asking in a cluster"

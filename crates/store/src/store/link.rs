@@ -98,10 +98,11 @@ impl StoreSession {
         answers.unwrap_or_else(|_| vec![Err(Fault::Timeout); asks.len()])
     }
 
-    /// Connects every few seconds while the store cannot be reached.
+    /// Connects every few seconds while the store cannot be reached, and keeps the passwords fresh.
     async fn redial(self: Arc<Self>) {
         loop {
             self.dialer.clock.sleep(REDIAL).await;
+            self.dialer.keep_passwords_fresh();
             if self.is_unreached.load(Ordering::SeqCst) {
                 self.ask(&[]).await;
             }

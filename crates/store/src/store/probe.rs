@@ -52,6 +52,7 @@ impl PreparedStore {
 
     async fn look(&self, buckets: &[Arc<str>]) -> Result<ProbeReport, Fault> {
         let store = &self.0.store;
+        self.0.passwords().await?;
         let redis = Servers::of(&self.0);
         let name: Arc<str> = format!("doctor-{:016x}", RandomState::new().hash_one(())).into();
         let asker = Asker { prefix: &store.prefix, label: "doctor" };

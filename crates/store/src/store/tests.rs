@@ -4,7 +4,7 @@
 //! Each test starts a server of its own, on a Unix socket in a folder of its own, and stops it by
 //! its process id. They run where `TIDEGATE_LIVE=1` is set.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 use super::*;
 use crate::limit::policy::{BucketPolicy, Per, SharedPolicy};
 use crate::limit::{Ask, BucketPart, Ledger, SharedLimits, StoreAnswer, StoreFailure, Wish};
-use crate::spec::{Endpoint, StoreAddress, StoreLogin, UpstreamTls};
+use crate::spec::{Endpoint, StoreAddress, StoreLogin, StorePassword, UpstreamTls};
 
 use testing::store_server::{Process, program, programs, spawn};
 
@@ -111,8 +111,7 @@ fn store_at(address: StoreAddress) -> Store {
         address,
         has_tls: false,
         tls: UpstreamTls::default(),
-        user: None,
-        password_file: None,
+        login: StoreLogin::default(),
         sentinel: StoreLogin::default(),
         prefix: "tidegate".to_owned(),
         timeout: Duration::from_secs(5),

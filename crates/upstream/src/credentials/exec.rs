@@ -18,23 +18,24 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-pub(super) use self::plugin::Plugin;
-use self::plugin::PluginFailure;
+pub(super) use self::plugin::{Plugin, PluginOutput};
+use self::plugin::{PluginAnswer, PluginFailure};
 use crate::clock::Clock;
 use crate::moment::Moment;
 use crate::{lock, tls};
 
 /// Why the gate has no credentials of its own. Contains no secret.
 #[derive(Debug, thiserror::Error)]
-#[error("the exec plugin `{command}` gave no credential: {failure}")]
+#[error("the {role} `{command}` gave no credential: {failure}")]
 pub struct ExecPluginError {
+    role: &'static str,
     command: String,
     failure: PluginFailure,
 }
 
 /// An exec plugin, and the credential from its last run.
 #[derive(derive_more::Debug)]
-#[debug("*** of the exec plugin {}", plugin.command)]
+#[debug("*** of the {} {}", plugin.role(), plugin.command)]
 pub(super) struct Exec {
     plugin: Plugin,
     /// The TLS client to give the plugin's client certificates to.
@@ -133,6 +134,11 @@ impl Exec {
         *refusals = if age < CALM { (*refusals + 1).min(MOST_REFUSALS) } else { 0 };
         *refused = true;
         drop(state);
+        self.keep_fresh(clock);
+    }
+
+    /// Starts a run of the plugin if one is due.
+    pub(super) fn keep_fresh(self: &Arc<Self>, clock: Clock) {
         let _started = self.look(clock);
     }
 
@@ -160,23 +166,25 @@ impl Exec {
     }
 
     async fn run(self: Arc<Self>, clock: Clock) {
-        let answer = self.plugin.ask(clock).await.and_then(|answer| {
+        let answer = self.plugin.ask(clock).await.and_then(|mut answer| {
             if let Some(client) = self.client.get() {
-                client.show(answer.identity)?;
+                client.show(answer.identity.take())?;
             }
-            Ok((answer.token, answer.life))
+            Ok(answer)
         });
-        lock(&self.state).ended(answer, &self.plugin.command, clock.now());
+        lock(&self.state).ended(answer, &self.plugin, clock.now());
         self.ended.send_replace(());
     }
 }
 
 impl ExecState {
     /// Records the result of a run: a token and its lifetime, or a failure.
-    fn ended(&mut self, answer: Result<(Option<String>, Option<Duration>), PluginFailure>, command: &str, now: Moment) {
+    fn ended(&mut self, answer: Result<PluginAnswer, PluginFailure>, plugin: &Plugin, now: Moment) {
         self.running = None;
+        let role = plugin.role();
+        let command = &*plugin.command;
         match answer {
-            Ok((token, life)) => {
+            Ok(PluginAnswer { token, life, refresh, .. }) => {
                 let number = self.held.as_ref().map_or(1, |held| held.number + 1);
                 let has_ended = life.is_some_and(|life| life.is_zero());
                 if has_ended && !std::mem::replace(&mut self.is_reported, true) {
@@ -187,7 +195,7 @@ impl ExecState {
                     );
                 }
                 let (ends, refresh_at, doubtful_at) = match life {
-                    None => (None, Moment::MAX, Moment::MAX),
+                    None => (None, refresh.map_or(Moment::MAX, |refresh| now + refresh), Moment::MAX),
                     Some(_) if has_ended => (None, now + RENEW_ENDED, now + DOUBT_ENDED),
                     // The server judges it past its end, while calls wait a little for the next.
                     Some(life) if life < RENEW_ENDED => {
@@ -199,11 +207,11 @@ impl ExecState {
                 self.held = Some(HeldCredential { token, since: now, ends, refresh_at, doubtful_at, number });
                 self.refused = false;
                 if self.failure.take().is_some() {
-                    tracing::info!(plugin = command, "the exec plugin works again: its credential is renewed");
+                    tracing::info!(plugin = command, "the {role} works again: its credential is renewed");
                 }
             }
             Err(failure) => {
-                let error = ExecPluginError { command: command.to_owned(), failure };
+                let error = ExecPluginError { role, command: command.to_owned(), failure };
                 let times = self.failure.as_ref().map_or(0, |failure| failure.times);
                 if times == 0 {
                     tracing::warn!(%error, "the gate's own credentials cannot be renewed: the last ones are used until they expire");

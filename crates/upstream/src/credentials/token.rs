@@ -1,4 +1,4 @@
-//! A secret: a fixed text, the content of a file, or the token of an exec plugin.
+//! A secret: a fixed text, the content of a file, or what an exec plugin or password command prints.
 //!
 //! A file is read again every 30 s, and at once after a 401. If a read fails, the last good content
 //! stays in use. The content must be one line of at most 64 KiB, because it is sent in a header.
@@ -12,7 +12,7 @@ use std::time::Duration;
 use http::HeaderValue;
 
 use super::CredentialsError;
-use super::exec::{Exec, ExecPluginError};
+use super::exec::{Exec, ExecPluginError, Plugin, PluginOutput};
 use crate::clock::Clock;
 use crate::lock;
 use crate::moment::Moment;
@@ -73,12 +73,21 @@ impl Secret {
         Self(SecretKind::Exec(exec))
     }
 
+    /// Creates a secret from a program that prints it as text, and runs it again at this interval.
+    pub fn command(words: &[String], refresh: Duration) -> Self {
+        let mut words = words.iter().cloned();
+        let output = PluginOutput::Password { refresh };
+        let command = words.next().unwrap_or_default();
+        let plugin = Plugin { output, command, args: words.collect(), env: Vec::new(), install_hint: String::new() };
+        Self::exec(Arc::new(Exec::new(plugin)))
+    }
+
     /// Waits until there is a secret. This takes time only with a plugin. An exempt call waits only
     /// at the start, for the first credential.
     ///
     /// # Errors
     /// The plugin failed.
-    pub(super) async fn ready(&self, is_exempt: bool, clock: Clock) -> Result<(), Arc<ExecPluginError>> {
+    pub async fn ready(&self, is_exempt: bool, clock: Clock) -> Result<(), Arc<ExecPluginError>> {
         let SecretKind::Exec(exec) = &self.0 else { return Ok(()) };
         exec.ready(is_exempt, clock).await
     }
@@ -96,6 +105,23 @@ impl Secret {
             value.set_sensitive(true);
         }
         (value, number)
+    }
+
+    /// Returns the secret as text, that of a plugin too.
+    pub fn text(&self, now: Moment) -> Option<String> {
+        if let SecretKind::Exec(exec) = &self.0 { exec.token().0 } else { self.reveal(now) }
+    }
+
+    /// Returns the version number of the secret.
+    pub fn number(&self) -> u64 {
+        if let SecretKind::Exec(exec) = &self.0 { exec.token().1 } else { 0 }
+    }
+
+    /// Renews the secret of a plugin if that is due, though nobody asks for it.
+    pub fn keep_fresh(&self, clock: Clock) {
+        if let SecretKind::Exec(exec) = &self.0 {
+            exec.keep_fresh(clock);
+        }
     }
 
     /// Records that the upstream refused this version of the secret, to read it again before its

@@ -3,6 +3,8 @@
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 
+use futures_util::future::join_all;
+
 use super::*;
 use crate::store::fault::Fault;
 
@@ -18,8 +20,8 @@ async fn comes_of(store: Store) -> (String, StoreFailure) {
 }
 
 fn with_user(server: &Server, user: &str, password: &str) -> Store {
-    let password_file = Some(server.file(&format!("password-{user}"), password));
-    Store { user: Some(user.to_owned()), password_file, ..server.store() }
+    let password = Some(StorePassword::File(server.file(&format!("password-{user}"), password)));
+    Store { login: StoreLogin { user: Some(user.to_owned()), password }, ..server.store() }
 }
 
 async fn said(store: Store, away: StoreFailure, words: &str) {
@@ -54,9 +56,11 @@ async fn a_user_with_the_rights_that_are_asked_for_can_share_and_one_without_is_
 #[tokio::test]
 async fn a_server_that_wants_a_password_says_so() {
     let Some(server) = Server::start(&["--requirepass", "secret"]) else { return };
-    said(server.store(), StoreFailure::Wrong, "NOAUTH: it needs a password; set password_file").await;
-    let password_file = Some(server.file("password", "secret"));
-    asked(&stores(Store { password_file, ..server.store() }), &ask(1, 1)).await.expect("it answers");
+    said(server.store(), StoreFailure::Wrong, "NOAUTH: it needs a password; set password_file or password_command")
+        .await;
+    let password = Some(StorePassword::File(server.file("password", "secret")));
+    let login = StoreLogin { user: None, password };
+    asked(&stores(Store { login, ..server.store() }), &ask(1, 1)).await.expect("it answers");
 }
 
 #[tokio::test]
@@ -155,18 +159,88 @@ async fn a_password_that_rotates_is_sent_on_the_open_connection() {
     let all = ["~*", "&*", "+@all"];
     server.run(&[&["ACL", "SETUSER", "gate", "on", ">old"][..], &all].concat()).await;
     let store = with_user(&server, "gate", "old");
-    let prepared = dialer(store.clone());
-    let mut connection = prepared.dial().await.expect("it takes the old one");
+    let mut connection = dialer(store.clone()).dial().await.expect("it takes the old one");
     server.run(&["ACL", "SETUSER", "gate", ">new"]).await;
     server.file("password-gate", "new");
-    let later = Dialer {
-        password: Some(Secret::file(&store.password_file.expect("set")).expect("there")),
-        ..dialer(server.store())
-    };
-    let later = Dialer { store: Store { user: Some("gate".into()), ..server.store() }, ..later };
+    let later = dialer(store);
     server.run(&["ACL", "SETUSER", "gate", "<old"]).await;
     later.renew(&mut connection).await.expect("it takes the new one");
     asker("tidegate").ask_at(&mut connection.redis, &ask(1, 1)).await.expect("it answers");
+}
+
+/// A login with a command, a shell script that prints a password.
+fn by_command(server: &Server, script: String, refresh: Duration) -> Store {
+    let words = vec!["sh".to_owned(), "-c".to_owned(), script];
+    let login = StoreLogin { user: Some("gate".to_owned()), password: Some(StorePassword::Command { words, refresh }) };
+    Store { login, ..server.store() }
+}
+
+#[tokio::test]
+async fn passwords_of_a_command_rotate_under_load_without_a_lost_question() {
+    let Some(server) = Server::start(&[]) else { return };
+    server.run(&["ACL", "SETUSER", "gate", "on", ">secret-0", "~*", "&*", "+@all"]).await;
+    let file = server.file("now", "secret-0");
+    let runs = server.file("runs", "");
+    let script = format!("cat {}; echo >> {}", file.display(), runs.display());
+    let stores = stores(by_command(&server, script, Duration::ZERO));
+    let ran = || std::fs::read_to_string(&runs).expect("it is there").len();
+    let mut questions = 0;
+    for round in 1..=20 {
+        // As a cloud does it: the next one is good before the last one ends, and connections end with theirs.
+        server.run(&["ACL", "SETUSER", "gate", &format!(">secret-{round}")]).await;
+        std::fs::write(&file, format!("secret-{round}")).expect("written");
+        let before = ran();
+        while ran() < before + 2 {
+            let answers = join_all((1..=8).map(async |member| asked(&stores, &ask(member, 1)).await)).await;
+            assert!(answers.iter().all(Result::is_ok), "{round}: {answers:?}: {:?}", stores.health());
+            questions += answers.len();
+        }
+        server.run(&["ACL", "SETUSER", "gate", &format!("<secret-{}", round - 1)]).await;
+        if round % 2 == 0 {
+            server.run(&["CLIENT", "KILL", "USER", "gate"]).await;
+            server.run(&["PING"]).await;
+        }
+    }
+    println!("{questions} questions over 20 passwords");
+    assert!(stores.health()[0].1.error.is_none(), "{:?}", stores.health());
+}
+
+#[tokio::test]
+async fn a_password_command_that_hangs_fails_or_chatters_is_named_and_takes_no_gate_along() {
+    let Some(server) = Server::start(&["--requirepass", "secret"]) else { return };
+    let of = |script: &str| Store {
+        timeout: Duration::from_millis(200),
+        ..by_command(&server, script.to_owned(), Duration::from_secs(600))
+    };
+    let of = |script: &str| Store { login: StoreLogin { user: None, ..of(script).login }, ..of(script) };
+    said(of("exec sleep 1000"), StoreFailure::Unreachable, "has not printed a password yet: run the command").await;
+    let probe = |script: &str| {
+        let prepared = PreparedStore::new(of(script), Clock::start()).expect("it has no files");
+        async move { prepared.probe(&[]).await }
+    };
+    for (script, words) in [
+        (
+            "echo 'not logged in' >&2; exit 3",
+            "the password command `sh` gave no credential: it failed with exit status: 3: not logged in",
+        ),
+        ("yes", "it failed with"),
+        ("yes >&2", "it failed with"),
+        ("echo secret; echo secret", "it printed no password, expected one line"),
+        (":", "it printed no password"),
+    ] {
+        let failure = probe(script).await.expect_err(script);
+        assert!(failure.what.contains(words) && !failure.what.contains("secret;"), "{script}: {}", failure.what);
+    }
+    probe("sleep 0.5; echo secret").await.expect("doctor waits for a slow one");
+
+    let slow = stores(of("sleep 0.5; echo secret"));
+    assert_eq!(asked(&slow, &ask(1, 1)).await, Err(StoreFailure::Unreachable), "no gate waits for it");
+    for _ in 0..200 {
+        if asked(&slow, &ask(1, 1)).await.is_ok() {
+            return;
+        }
+    }
+    panic!("the password came: {:?}", slow.health());
 }
 
 #[tokio::test]

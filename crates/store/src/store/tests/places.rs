@@ -34,7 +34,7 @@ async fn sentinels_are_asked_for_the_primary_at_each_dial_and_after_it_is_read_o
     };
     let file = folder.path().join("password");
     std::fs::write(&file, "hush").expect("ours");
-    let login = |file: Option<PathBuf>| StoreLogin { user: None, password_file: file };
+    let login = |file: Option<PathBuf>| StoreLogin { user: None, password: file.map(StorePassword::File) };
     let store = Store { sentinel: login(Some(file.clone())), ..behind(&watched, "account") };
     let stores = stores(store.clone());
     asked(&stores, &ask(1, 1)).await.expect("it answers");
@@ -208,8 +208,8 @@ async fn nodes_that_send_a_question_on_without_end_are_away() {
 #[tokio::test]
 async fn no_password_is_sent_in_the_clear_to_where_a_node_points() {
     let Some(server) = Server::start(&[]) else { return };
-    let password_file = Some(server.file("password", "secret"));
-    let dialer = dialer(Store { password_file, ..server.store() });
+    let login = StoreLogin { user: None, password: Some(StorePassword::File(server.file("password", "secret"))) };
+    let dialer = dialer(Store { login, ..server.store() });
     let fault = dialer.dial_at(&Endpoint { host: "192.0.2.1".to_owned(), port: 6379 }).await;
     let fault = fault.expect_err("it is not dialled");
     assert!(

@@ -42,8 +42,7 @@ fn with_tls(address: StoreAddress, folder: &Path, ca: Option<PathBuf>, server_na
     Store {
         has_tls: true,
         tls: UpstreamTls { ca, server_name, ..UpstreamTls::default() },
-        user: Some("tidegate".to_owned()),
-        password_file: Some(password),
+        login: StoreLogin { user: Some("tidegate".to_owned()), password: Some(StorePassword::File(password)) },
         ..store_at(address)
     }
 }

@@ -1,4 +1,4 @@
-//! One run of an exec plugin: starts the program, and parses its output.
+//! One run of an exec plugin or password command: starts the program, and parses its output.
 //!
 //! The program's standard input is closed, because the gate has no terminal. If the program fails,
 //! the error contains the last line of its standard error.
@@ -18,19 +18,29 @@ use tokio::process::{Child, Command};
 use crate::clock::Clock;
 use crate::tls::{self, Identity, Pem, TlsError};
 
-/// The command line of an exec plugin.
+/// The command line of an exec plugin or password command.
 #[derive(derive_more::Debug)]
 #[debug("Plugin({command})")]
 pub(in crate::credentials) struct Plugin {
-    pub(in crate::credentials) api_version: String,
+    pub(in crate::credentials) output: PluginOutput,
     /// The program's name in PATH, or its path. Its arguments are never shown: they may contain
     /// secrets.
     pub(in crate::credentials) command: String,
     pub(in crate::credentials) args: Vec<String>,
     pub(in crate::credentials) env: Vec<(String, String)>,
     pub(in crate::credentials) install_hint: String,
-    /// The description of the cluster, passed to the program if `provideClusterInfo` is set.
-    pub(in crate::credentials) cluster: Option<Value>,
+}
+
+/// The form of a program's output.
+#[derive(Debug)]
+pub(in crate::credentials) enum PluginOutput {
+    ExecCredential {
+        api_version: String,
+        /// The description of the cluster, passed to the program if `provideClusterInfo` is set.
+        cluster: Option<Value>,
+    },
+    /// A password as text. It may end at any time, so the program runs again after `refresh`.
+    Password { refresh: Duration },
 }
 
 /// The output of a plugin, parsed.
@@ -40,25 +50,29 @@ pub(super) struct PluginAnswer {
     pub(super) identity: Option<Identity>,
     /// How long the credential is still valid: zero if it has expired, `None` if it never expires.
     pub(super) life: Option<Duration>,
+    /// The time until the next run, for a credential without a known end.
+    pub(super) refresh: Option<Duration>,
 }
 
 /// Why a run failed. Of the program's output, it contains only the last line of standard error.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum PluginFailure {
     /// The program is not installed. The text is the kubeconfig's hint, after a colon.
-    #[error("the plugin is not installed, or not in PATH{0}")]
+    #[error("it is not installed, or not in PATH{0}")]
     NotInstalled(String),
-    #[error("the plugin cannot be started: {0}")]
+    #[error("it cannot be started: {0}")]
     NotRun(#[from] io::Error),
     /// The program failed. The text is the last line of its standard error, after a colon.
-    #[error("the plugin failed with {0}{1}")]
+    #[error("it failed with {0}{1}")]
     Failed(ExitStatus, String),
-    #[error("the plugin was stopped, as it had not finished within {:?}", PATIENCE)]
+    #[error("it was stopped, as it had not finished within {:?}", PATIENCE)]
     TooSlow,
     /// The program's output is malformed.
-    #[error("the plugin printed no valid ExecCredential: {0}")]
+    #[error("it printed no valid ExecCredential: {0}")]
     Answer(&'static str),
-    #[error("the plugin's client certificate cannot be used: {0}")]
+    #[error("it printed no password, expected one line of at most 64 KiB")]
+    Password,
+    #[error("its client certificate cannot be used: {0}")]
     Certificate(#[from] TlsError),
 }
 
@@ -94,13 +108,24 @@ impl Drop for ProcessGroup {
 }
 
 impl Plugin {
+    /// Returns what the program is to its user.
+    pub(super) const fn role(&self) -> &'static str {
+        match self.output {
+            PluginOutput::ExecCredential { .. } => "exec plugin",
+            PluginOutput::Password { .. } => "password command",
+        }
+    }
+
     /// Runs the plugin, and returns its credential.
     pub(super) async fn ask(&self, clock: Clock) -> Result<PluginAnswer, PluginFailure> {
         let answer = tokio::select! {
             answer = self.run() => answer?,
             () = clock.sleep(PATIENCE) => return Err(PluginFailure::TooSlow),
         };
-        self.read(&answer, tls::wall())
+        match &self.output {
+            PluginOutput::ExecCredential { api_version, .. } => self.read(&answer, api_version, tls::wall()),
+            PluginOutput::Password { refresh } => password(&answer, *refresh),
+        }
     }
 
     /// Runs the program, and returns its standard output. If the future is dropped before the end,
@@ -120,15 +145,18 @@ impl Plugin {
     }
 
     fn spawn(&self) -> Result<Child, PluginFailure> {
-        let mut spec = json!({ "interactive": false });
-        if let Some(cluster) = &self.cluster {
-            spec["cluster"] = cluster.clone();
+        let mut command = Command::new(&self.command);
+        if let PluginOutput::ExecCredential { api_version, cluster } = &self.output {
+            let mut spec = json!({ "interactive": false });
+            if let Some(cluster) = cluster {
+                spec["cluster"] = cluster.clone();
+            }
+            let info = json!({ "kind": "ExecCredential", "apiVersion": api_version, "spec": spec });
+            command.env("KUBERNETES_EXEC_INFO", info.to_string());
         }
-        let info = json!({ "kind": "ExecCredential", "apiVersion": self.api_version, "spec": spec });
-        let spawned = Command::new(&self.command)
+        let spawned = command
             .args(&self.args)
             .envs(self.env.iter().map(|(name, value)| (name, value)))
-            .env("KUBERNETES_EXEC_INFO", info.to_string())
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -141,12 +169,12 @@ impl Plugin {
         })
     }
 
-    /// Parses the plugin's output; `wall` is the time of day.
-    fn read(&self, answer: &[u8], wall: SystemTime) -> Result<PluginAnswer, PluginFailure> {
+    /// Parses an `ExecCredential`; `wall` is the time of day.
+    fn read(&self, answer: &[u8], api_version: &str, wall: SystemTime) -> Result<PluginAnswer, PluginFailure> {
         let wrong = PluginFailure::Answer;
         let credential: ExecCredential =
             serde_json::from_slice(answer).map_err(|_| wrong("expected an ExecCredential as JSON"))?;
-        if credential.kind != "ExecCredential" || credential.api_version != self.api_version {
+        if credential.kind != "ExecCredential" || credential.api_version != api_version {
             return Err(wrong("expected an ExecCredential of the kubeconfig's apiVersion"));
         }
         let status = credential.status.ok_or_else(|| wrong("expected an ExecCredential with a status"))?;
@@ -174,8 +202,17 @@ impl Plugin {
         if token.is_none() && identity.is_none() {
             return Err(wrong("expected a token or a client certificate in its status"));
         }
-        Ok(PluginAnswer { token, identity, life })
+        Ok(PluginAnswer { token, identity, life, refresh: None })
     }
+}
+
+/// Reads a password that was printed as text.
+fn password(answer: &[u8], refresh: Duration) -> Result<PluginAnswer, PluginFailure> {
+    let text = std::str::from_utf8(answer).map_err(|_| PluginFailure::Password)?.trim();
+    if text.is_empty() || text.len() > LONGEST_PASSWORD || text.chars().any(char::is_control) {
+        return Err(PluginFailure::Password);
+    }
+    Ok(PluginAnswer { token: Some(text.to_owned()), identity: None, life: None, refresh: Some(refresh) })
 }
 
 async fn read(pipe: Option<impl AsyncRead + Unpin>) -> Vec<u8> {
@@ -201,6 +238,7 @@ fn after_colon(text: &str) -> String {
 const PATIENCE: Duration = Duration::from_secs(60);
 /// The longest output, in bytes. Certificates and a token are a few KiB.
 const LONGEST: u64 = 1 << 20;
+const LONGEST_PASSWORD: usize = 64 << 10;
 
 #[cfg(test)]
 mod tests {
@@ -210,20 +248,39 @@ mod tests {
 
     fn plugin() -> Plugin {
         Plugin {
-            api_version: "client.authentication.k8s.io/v1".to_owned(),
+            output: PluginOutput::ExecCredential { api_version: VERSION.to_owned(), cluster: None },
             command: "aws".to_owned(),
             args: Vec::new(),
             env: Vec::new(),
             install_hint: String::new(),
-            cluster: None,
         }
     }
+
+    #[test]
+    fn a_password_is_one_line_of_text() {
+        for (printed, expected) in [("hunter2\n", Some("hunter2")), (" a b \r\n", Some("a b"))] {
+            let read = password(printed.as_bytes(), Duration::from_secs(9)).expect("a password");
+            assert_eq!(
+                (read.token.as_deref(), read.life, read.refresh),
+                (expected, None, Some(Duration::from_secs(9)))
+            );
+        }
+        let long = "h".repeat(LONGEST_PASSWORD + 1);
+        for printed in
+            ["", "\n\n", "hunter2\nhunter2", "hunter2\0", &long].map(str::as_bytes).into_iter().chain([&[0xff; 3][..]])
+        {
+            let error = password(printed, Duration::ZERO).expect_err("no password").to_string();
+            assert_eq!(error, "it printed no password, expected one line of at most 64 KiB");
+        }
+    }
+
+    const VERSION: &str = "client.authentication.k8s.io/v1";
 
     fn read(status: &Value) -> Result<PluginAnswer, String> {
         let answer =
             json!({ "kind": "ExecCredential", "apiVersion": "client.authentication.k8s.io/v1", "status": status });
         let wall = SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000); // 2023-11-14T22:13:20Z
-        plugin().read(answer.to_string().as_bytes(), wall).map_err(|error| error.to_string())
+        plugin().read(answer.to_string().as_bytes(), VERSION, wall).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -251,7 +308,8 @@ mod tests {
         for answer in
             ["hunter2", "{\"kind\": \"ExecCredential\", \"apiVersion\": \"v9\", \"status\": {\"token\": \"hunter2\"}}"]
         {
-            let error = plugin().read(answer.as_bytes(), SystemTime::UNIX_EPOCH).expect_err("unusable").to_string();
+            let error =
+                plugin().read(answer.as_bytes(), VERSION, SystemTime::UNIX_EPOCH).expect_err("unusable").to_string();
             assert!(error.contains("expected an ExecCredential") && !error.contains("hunter2"), "{error}");
         }
     }
@@ -269,13 +327,13 @@ mod tests {
             });
             let mut answer = answer.to_string().into_bytes();
             for wall in [SystemTime::UNIX_EPOCH, SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000)] {
-                if let Err(error) = plugin().read(&answer, wall) {
+                if let Err(error) = plugin().read(&answer, VERSION, wall) {
                     prop_assert!(!error.to_string().contains("hunter2"), "{error}");
                 }
             }
             if let Some(at) = answer.get_mut(cut) {
                 *at = byte;
-                if let Err(error) = plugin().read(&answer, SystemTime::UNIX_EPOCH) {
+                if let Err(error) = plugin().read(&answer, VERSION, SystemTime::UNIX_EPOCH) {
                     prop_assert!(!error.to_string().contains("hunter2"), "{error}");
                 }
             }

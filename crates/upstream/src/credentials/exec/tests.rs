@@ -8,6 +8,7 @@ use futures_util::future::join_all;
 use tempfile::TempDir;
 
 use super::*;
+use crate::credentials::Secret;
 
 /// A plugin that counts its runs, and the folder it counts in.
 struct Stage {
@@ -30,12 +31,14 @@ impl Stage {
         let count = folder.path().join("count");
         fs::write(&count, "0").expect("written");
         let plugin = Plugin {
-            api_version: version.to_owned(),
+            output: PluginOutput::ExecCredential {
+                api_version: version.to_owned(),
+                cluster: Some(serde_json::json!({ "server": "https://api.example" })),
+            },
             command: "sh".to_owned(),
             args: vec!["-c".to_owned(), script],
             env: vec![("COUNT".to_owned(), count.display().to_string())],
             install_hint: String::new(),
-            cluster: Some(serde_json::json!({ "server": "https://api.example" })),
         };
         Self { exec: Arc::new(Exec::new(plugin)), clock: Clock::start(), folder }
     }
@@ -115,6 +118,32 @@ async fn it_is_renewed_before_its_end_and_nobody_waits_for_that() {
 }
 
 #[tokio::test]
+async fn a_password_is_printed_again_before_its_end_and_the_last_one_outlives_a_failure() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let count = folder.path().join("count");
+    let script = format!("echo >> {0}; n=$(wc -l < {0}); [ $n != 3 ] || exit 1; echo password-$n", count.display());
+    let output = PluginOutput::Password { refresh: Duration::from_secs(600) };
+    let args = vec!["-c".to_owned(), script];
+    let plugin = Plugin { output, command: "sh".to_owned(), args, env: Vec::new(), install_hint: String::new() };
+    let exec = Arc::new(Exec::new(plugin));
+    let secret = Secret::exec(Arc::clone(&exec));
+    let clock = Clock::start();
+    let runs = || fs::read_to_string(&count).map_or(0, |text| text.len());
+    secret.ready(true, clock).await.expect("a password");
+    assert_eq!(secret.text(clock.now()).as_deref(), Some("password-1"));
+    pass(Duration::from_secs(590)).await;
+    secret.keep_fresh(clock);
+    assert_eq!(runs(), 1, "it is not due");
+    for (run, password, after) in [(2, "password-2", 10), (3, "password-2", 600), (4, "password-4", 1)] {
+        pass(Duration::from_secs(after)).await;
+        secret.keep_fresh(clock);
+        secret.ready(true, clock).await.expect("the last one is good while the next one comes");
+        eventually(|| (runs() == run && lock(&exec.state).running.is_none()).then_some(())).await;
+        assert_eq!(secret.text(clock.now()).as_deref(), Some(password));
+    }
+}
+
+#[tokio::test]
 async fn past_its_end_it_is_not_used() {
     let stage = Stage::new("", &in_an_hour());
     assert_eq!(stage.token().await, "token-1");
@@ -152,10 +181,7 @@ async fn a_plugin_that_fails_is_asked_again_after_pauses_that_grow() {
         Stage::new("test -e \"$COUNT.works\" || { echo first >&2; echo 'not logged in' >&2; exit 3; }", &in_an_hour());
     for run in 1..=4 {
         let error = stage.ready().await.expect_err("it fails").to_string();
-        assert_eq!(
-            error,
-            "the exec plugin `sh` gave no credential: the plugin failed with exit status: 3: not logged in"
-        );
+        assert_eq!(error, "the exec plugin `sh` gave no credential: it failed with exit status: 3: not logged in");
         assert_eq!(stage.ready().await.expect_err("still").to_string(), error);
         assert_eq!(stage.runs(), run, "nobody waits for what has just failed");
         pass(FIRST_PAUSE * 2_u32.pow(run - 1)).await;

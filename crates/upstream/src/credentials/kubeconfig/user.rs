@@ -10,7 +10,7 @@ use http::{HeaderName, HeaderValue};
 use serde::Deserialize;
 
 use super::{Cluster, ListEntry, about, given, pem, wrong};
-use crate::credentials::exec::{Exec, Plugin};
+use crate::credentials::exec::{Exec, Plugin, PluginOutput};
 use crate::credentials::{Credential, CredentialsError, ResolvedUpstream, Secret};
 use crate::tls::Identity;
 
@@ -158,12 +158,14 @@ fn plugin(
     // a bare name is looked for in PATH, a path is meant from the file
     let is_path = config.command.contains('/');
     Ok(Plugin {
-        api_version: config.api_version.clone(),
+        output: PluginOutput::ExecCredential {
+            api_version: config.api_version.clone(),
+            cluster: config.provide_cluster_info.then(|| about(cluster)),
+        },
         command: if is_path { folder.join(&config.command).display().to_string() } else { config.command.clone() },
         args: config.args.clone(),
         env: config.env.iter().map(|one| (one.name.clone(), one.value.clone())).collect(),
         install_hint: config.install_hint.clone(),
-        cluster: config.provide_cluster_info.then(|| about(cluster)),
     })
 }
 
