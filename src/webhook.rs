@@ -12,7 +12,9 @@
 
 mod budget;
 mod certificate;
+mod namespaces;
 mod options;
+mod policies;
 mod review;
 mod server;
 
@@ -20,7 +22,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 pub use self::certificate::{Certificate, ObjectNames};
+pub use self::namespaces::Namespaces;
 pub use self::options::Check;
+pub use self::policies::Policies;
 pub use self::review::{NotReview, review};
 pub use self::server::Server;
 
@@ -35,6 +39,10 @@ pub struct Settings {
     pub options: inject::Options,
     /// The function that checks the limits in a pod's annotations.
     pub check: Check,
+    /// The policies, which also give the sidecar to pods without a label.
+    pub policies: Option<Arc<Policies>>,
+    /// The reader of the namespaces that policies are about.
+    pub namespaces: Option<Arc<Namespaces>>,
     /// What to do with pods that cannot have the sidecar.
     pub policy: Policy,
     /// The webhook's own namespace; pods in it do not get the sidecar.

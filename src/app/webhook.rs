@@ -12,7 +12,7 @@ use super::source::Sources;
 use crate::clock::Clock;
 use crate::credentials::{self, Api, Source, UpstreamTls};
 use crate::telemetry::log;
-use crate::webhook::{Certificate, ObjectNames, Server, Settings};
+use crate::webhook::{Certificate, Namespaces, ObjectNames, Server, Settings};
 
 /// The source of the webhook's certificate.
 #[derive(Clone, Debug)]
@@ -34,6 +34,10 @@ pub(crate) fn serve(mut settings: Settings, source: CertificateSource) -> Result
         let environment = Sources { config: None }.environment();
         let in_cluster = credentials::resolve(&Source::InCluster, &UpstreamTls::default(), &environment);
         settings.namespace = in_cluster.as_ref().ok().and_then(|found| found.namespace.as_deref().map(Into::into));
+        if settings.policies.is_some() {
+            let resolved = in_cluster.as_ref().map_err(|error| anyhow::anyhow!("--policies needs namespaces: {error}"))?;
+            settings.namespaces = Some(Namespaces::new(Api::new(resolved, "tidegate-webhook", clock)?).into());
+        }
         let certificate = async {
             match source {
                 CertificateSource::Files { cert, key } => Ok(Certificate::files(&cert, &key, clock)?),

@@ -1,16 +1,18 @@
 //! `tidegate webhook`: runs an admission webhook adding the sidecar to new pods.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use anyhow::anyhow;
+use anyhow::{Context as _, anyhow};
 use clap::{Args, ValueEnum};
 
-use super::Failure;
 use super::inject::{EgressArgs, SidecarArgs, is_object_name};
+use super::{Failure, show};
 use crate::app::injection;
 use crate::app::webhook::{self, CertificateSource};
-use crate::webhook::{Policy, Settings};
+use crate::inject;
+use crate::webhook::{Policies, Policy, Settings};
 
 pub(super) const EXAMPLES: &str = "\
 Example:
@@ -29,6 +31,12 @@ pub(super) struct Options {
     /// Make pods that cannot have it without it, or not at all
     #[arg(long, value_enum, value_name = "POLICY", default_value_t = PolicyArg::Ignore)]
     failure_policy: PolicyArg,
+    /// A TOML file with policies for pods without a label
+    #[arg(long, value_name = "FILE")]
+    policies: Option<PathBuf>,
+    /// Print which policy each Pod of a YAML file meets, and why; with its Namespace in the file
+    #[arg(long, value_name = "POD.yaml", requires = "policies")]
+    explain: Option<PathBuf>,
     /// A certificate that someone else renews [default: its own]
     #[arg(long, value_name = "FILE", requires = "key")]
     cert: Option<PathBuf>,
@@ -58,9 +66,29 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
             return Err(anyhow!("{option} is {name:?}, expected the name of an object").into());
         }
     }
+    let sidecar = options.sidecar.checked(options.egress.checked()?)?;
+    let read = |path: &Path| std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()));
+    let policies = options.policies.as_deref().map(|path| {
+        let problem = |problem: &String| format!("{}: {problem}", path.display());
+        Policies::read(&read(path)?, &sidecar, injection::checked)
+            .map_err(|problems| Failure::Config(problems.iter().map(problem).collect()))
+    });
+    let policies = policies.transpose()?;
+    if let (Some(policies), Some(path)) = (&policies, &options.explain) {
+        let objects = inject::objects(&read(path)?).with_context(|| path.display().to_string())?;
+        let explained = policies.explain(&objects);
+        if explained.is_empty() {
+            return Err(
+                anyhow!("{} has no Pod; expected what `kubectl get pod NAME -o yaml` prints", path.display()).into()
+            );
+        }
+        return Ok(show::text(&format!("{explained}\n"))?);
+    }
     let settings = Settings {
         listen: options.listen,
-        options: options.sidecar.checked(options.egress.checked()?)?,
+        options: sidecar,
+        policies: policies.map(Arc::new),
+        namespaces: None,
         check: injection::checked,
         policy: match options.failure_policy {
             PolicyArg::Ignore => Policy::Ignore,

@@ -4,6 +4,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
+use super::policies::RolloutMode;
 use super::{Policy, Settings, options};
 use crate::credentials::Environment;
 use crate::inject::{self, LABEL};
@@ -23,13 +24,16 @@ pub enum NotReview {
 struct PodPatch {
     operations: Value,
     warnings: Vec<String>,
+    /// The policy that gave the sidecar.
+    by: Option<String>,
 }
 
-/// Returns the answer to an `AdmissionReview`, in the same format.
+/// Returns the answer to an `AdmissionReview`, in the same format. Without a label only a policy gives
+/// the sidecar.
 ///
 /// # Errors
 /// The body is not an `AdmissionReview`.
-pub fn review(body: &[u8], settings: &Settings) -> Result<Value, NotReview> {
+pub async fn review(body: &[u8], settings: &Settings, is_labelled: bool) -> Result<Value, NotReview> {
     let review: Value = serde_json::from_slice(body)?;
     let text = |pointer: &str| review.pointer(pointer).and_then(Value::as_str);
     if (text("/apiVersion"), text("/kind")) != (Some("admission.k8s.io/v1"), Some("AdmissionReview")) {
@@ -41,10 +45,15 @@ pub fn review(body: &[u8], settings: &Settings) -> Result<Value, NotReview> {
         && text("/request/kind/group").is_none_or(str::is_empty)
         && text("/request/operation") == Some("CREATE");
     let pod = review.pointer("/request/object").filter(|_| is_new_pod && !is_left_alone(namespace, settings));
-    let response = match pod.map_or(Ok(None), |pod| patch(pod, settings)) {
+    let object = match settings.namespaces.as_ref().filter(|_| pod.is_some()) {
+        Some(namespaces) => Some(namespaces.get(namespace).await),
+        None => None,
+    };
+    let patch = |pod| patch(pod, settings, object.as_ref().map(Result::as_ref), is_labelled);
+    let response = match pod.map_or(Ok(None), patch) {
         Ok(None) => json!({"uid": uid, "allowed": true}),
-        Ok(Some(PodPatch { operations, warnings })) => {
-            tracing::info!(namespace, pod = pod.map(name), "adding the sidecar to a new pod");
+        Ok(Some(PodPatch { operations, warnings, by })) => {
+            tracing::info!(namespace, pod = pod.map(name), by, "adding the sidecar to a new pod");
             let patch = STANDARD.encode(operations.to_string());
             json!({"uid": uid, "allowed": true, "patchType": "JSONPatch", "patch": patch, "warnings": warnings})
         }
@@ -53,10 +62,13 @@ pub fn review(body: &[u8], settings: &Settings) -> Result<Value, NotReview> {
             tracing::warn!(namespace, pod = pod.map(name), why, policy = ?settings.policy, "cannot add the sidecar to a new pod");
             let message = format!("tidegate: {why}");
             match settings.policy {
-                Policy::Ignore => json!({"uid": uid, "allowed": true, "warnings": reasons.iter().map(|reason| {
+                // Pods without a label never depend on the webhook.
+                Policy::Fail if is_labelled => {
+                    json!({"uid": uid, "allowed": false, "status": {"code": 403, "message": message}})
+                }
+                _ => json!({"uid": uid, "allowed": true, "warnings": reasons.iter().map(|reason| {
                     format!("tidegate: this pod is created without the sidecar: {reason}")
                 }).collect::<Vec<_>>()}),
-                Policy::Fail => json!({"uid": uid, "allowed": false, "status": {"code": 403, "message": message}}),
             }
         }
     };
@@ -68,13 +80,26 @@ fn is_left_alone(namespace: &str, settings: &Settings) -> bool {
     SYSTEM.contains(&namespace) || settings.namespace.as_deref() == Some(namespace)
 }
 
-/// Returns the changes to make in a pod; `None` if it stays as it is.
+/// Returns the changes to make in a pod of a namespace; `None` if it stays as it is.
 ///
 /// # Errors
 /// The reasons why the pod cannot have the sidecar.
-fn patch(pod: &Value, settings: &Settings) -> Result<Option<PodPatch>, Vec<String>> {
+fn patch(
+    pod: &Value,
+    settings: &Settings,
+    namespace: Option<Result<&Value, &String>>,
+    is_labelled: bool,
+) -> Result<Option<PodPatch>, Vec<String>> {
     let label = pod.pointer("/metadata/labels").and_then(|labels| labels.get(LABEL)).and_then(Value::as_str);
     if matches!(label, Some("disabled" | "false")) || has_sidecar(pod) || is_annotated(pod, MIRROR) {
+        return Ok(None);
+    }
+    let decision = match (&settings.policies, namespace) {
+        (Some(policies), Some(namespace)) => policies.decide(pod, namespace.map_err(|why| vec![why.clone()])?)?,
+        _ => None,
+    };
+    let mode = decision.as_ref().map(|decision| decision.mode);
+    if mode == Some(RolloutMode::Off) || mode.is_none() && !is_labelled {
         return Ok(None);
     }
     let reasons: Vec<String> =
@@ -82,7 +107,11 @@ fn patch(pod: &Value, settings: &Settings) -> Result<Option<PodPatch>, Vec<Strin
     if !reasons.is_empty() {
         return Err(reasons);
     }
-    let options = options::of(pod, &settings.options, settings.check)?;
+    let defaults = decision.as_ref().map_or(&settings.options, |decision| &decision.options);
+    let mut options = options::of(pod, defaults, settings.check)?;
+    if mode == Some(RolloutMode::Observe) {
+        options.observe();
+    }
     // `inject` reads an object of the API as a document.
     let mut document = pod.clone();
     if let Some(entries) = document.as_object_mut() {
@@ -99,7 +128,8 @@ fn patch(pod: &Value, settings: &Settings) -> Result<Option<PodPatch>, Vec<Strin
     }
     let after: Value = serde_json::from_str(&edit.text)
         .map_err(|error| vec![format!("the pod with the sidecar cannot be written: {error}")])?;
-    Ok(Some(PodPatch { operations: json!(json_patch::diff(&document, &after)), warnings: edit.notes }))
+    let by = decision.map(|decision| format!("{}, mode {}", decision.by, decision.mode));
+    Ok(Some(PodPatch { operations: json!(json_patch::diff(&document, &after)), warnings: edit.notes, by }))
 }
 
 /// Returns true if a pod has the sidecar already: from `inject`, a Helm chart, or a Kustomize

@@ -145,12 +145,13 @@ impl Server {
                 text(StatusCode::SERVICE_UNAVAILABLE, "stopping")
             }
             (&Method::GET, "/readyz") => text(StatusCode::OK, "ok"),
-            (&Method::POST, "/inject") => self.review(request.into_body()).await,
-            _ => text(StatusCode::NOT_FOUND, "there is POST /inject, GET /livez and GET /readyz"),
+            (&Method::POST, "/inject") => self.review(request.into_body(), true).await,
+            (&Method::POST, "/policies") => self.review(request.into_body(), false).await,
+            _ => text(StatusCode::NOT_FOUND, "there is POST /inject, POST /policies, GET /livez and GET /readyz"),
         }
     }
 
-    async fn review(&self, body: Incoming) -> Response<Full<Bytes>> {
+    async fn review(&self, body: Incoming, is_labelled: bool) -> Response<Full<Bytes>> {
         // The memory of the review itself is not counted: there is one at a time.
         let share = self.bodies.share();
         let body = tokio::select! {
@@ -160,7 +161,7 @@ impl Server {
         let Some(body) = body.filter(|body| budget::cost(body) <= REVIEWED) else {
             return text(StatusCode::PAYLOAD_TOO_LARGE, "the body ended early, or is larger than any AdmissionReview");
         };
-        match review(&body, &self.settings) {
+        match review(&body, &self.settings, is_labelled).await {
             Ok(answer) => {
                 let mut response = Response::new(Full::new(Bytes::from(answer.to_string())));
                 response.headers_mut().insert(header::CONTENT_TYPE, JSON);

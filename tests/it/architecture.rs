@@ -65,7 +65,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("store", &["clock", "credentials", "limit", "spec", "telemetry", "tls"]),
     ("inject", &["yaml"]),
     ("otlp", &["clock", "own_client", "spec", "telemetry", "tls"]),
-    ("webhook", &["bind", "body", "clock", "credentials", "inject", "places", "tls"]),
+    ("webhook", &["bind", "body", "classify", "clock", "credentials", "inject", "places", "tls"]),
     (
         "app",
         &[

@@ -23,11 +23,18 @@ use crate::cli::input::certificate;
 use crate::command::{Running, end, start, tidegate};
 use crate::faults::memory::Group;
 
-/// A webhook that runs, and what its clients trust.
-struct Webhook {
-    process: Running,
+mod policies;
+
+/// A webhook's address, and what its clients trust.
+struct Client {
     address: SocketAddr,
     roots: Roots,
+}
+
+/// A webhook that runs.
+struct Webhook {
+    process: Running,
+    client: Client,
     _folder: tempfile::TempDir,
 }
 
@@ -67,13 +74,21 @@ fn limited(limit: &str) -> (Webhook, Option<Group>) {
     let line: Value = serde_json::from_str(&process.line("the webhook is listening")).expect("JSON");
     let address = line["listen"].as_str().expect("an address").parse().expect("an address");
     let roots = Roots::Only(Pem::new(made.cert.pem().into_bytes(), "the test"));
-    (Webhook { process, address, roots, _folder: folder }, group)
+    (Webhook { process, client: Client { address, roots }, _folder: folder }, group)
 }
 
 /// The limit of the manifests.
 const MEMORY: u64 = 128 << 20;
 
-impl Webhook {
+impl std::ops::Deref for Webhook {
+    type Target = Client;
+
+    fn deref(&self) -> &Client {
+        &self.client
+    }
+}
+
+impl Client {
     async fn connect(&self, http2: bool) -> TlsStream<TcpStream> {
         let mut config = (*tls::client(&self.roots, None).expect("a configuration")).clone();
         config.alpn_protocols = if http2 { vec![b"h2".to_vec()] } else { Vec::new() };
@@ -218,6 +233,8 @@ fn what_the_webhook_cannot_work_with_is_named() {
         (&["--cert", "/nowhere/tls.crt"], 64, "--key"),
         (&["--set", "bucket.rate=many"], 78, "--set bucket.rate=many"),
         (&["--name", "a/b"], 1, "--name"),
+        (&["--policies", "/nowhere/policies.toml"], 1, "cannot read /nowhere/policies.toml"),
+        (&["--explain", "/nowhere/pod.yaml"], 64, "--policies"),
         (&[], 1, "KUBERNETES_SERVICE_HOST"),
     ] {
         let mut command = tidegate(["webhook"].iter().chain(arguments));

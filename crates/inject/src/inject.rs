@@ -100,6 +100,19 @@ pub fn uninject(stream: &str) -> Result<Edit, YamlError> {
     edit(stream, |found, _, _| sidecar::take_out(found))
 }
 
+/// Returns the objects of a stream.
+///
+/// # Errors
+/// The stream is not YAML; the error has the line.
+pub fn objects(stream: &str) -> Result<Vec<serde_json::Value>, YamlError> {
+    let mut objects = Vec::new();
+    for Document { text, line, .. } in documents::split(stream) {
+        let read = yaml::read_only(&json::for_yaml(text), line)?;
+        objects.extend(read.and_then(|root| serde_json::from_str(&json::document(&root)).ok()));
+    }
+    Ok(objects)
+}
+
 /// Calls `change` for every workload of a stream, and returns the edited stream.
 ///
 /// `change` returns true if it has changed the workload. It can add notes, and further documents to

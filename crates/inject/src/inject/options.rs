@@ -51,6 +51,16 @@ impl Options {
         ports.iter().enumerate().find_map(same)
     }
 
+    /// Puts every gate of the sidecar in shadow, and its call log on the standard output.
+    pub fn observe(&mut self) {
+        let presets = self.egress.iter().flat_map(|egress| &egress.presets).map(|preset| preset.to_ascii_uppercase());
+        let shadow = |gate: String| (format!("TIDEGATE__GATES__{gate}__SHADOW"), "true".to_owned());
+        let mut variables: Vec<_> = presets.chain(["KUBERNETES".to_owned()]).map(shadow).collect();
+        variables.push(("TIDEGATE__LOG__CALLS".to_owned(), "/dev/stdout".to_owned()));
+        self.variables.retain(|(name, _)| !variables.iter().any(|(other, _)| other == name));
+        self.variables.extend(variables);
+    }
+
     /// Returns true if TLS is decrypted. Then the sidecar keeps a CA.
     pub(super) fn intercepts(&self) -> bool {
         self.egress.as_ref().is_some_and(|egress| egress.intercept)
