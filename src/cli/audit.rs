@@ -8,14 +8,14 @@ use clap::Args;
 use super::simulate::limits_of;
 use super::{Failure, logs, show};
 use crate::chart::thousands;
-use crate::simulate::audit::{audit, report, what_if};
+use crate::simulate::audit::{audit, html, report, what_if};
 use crate::simulate::replay::LogSelection;
-use crate::status::text::{count, duration};
+use crate::status::text::{count, duration, printable};
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
   tidegate audit /var/log/kubernetes
-  kubectl logs ... | tidegate audit - --json findings.json
+  kubectl logs ... | tidegate audit - --html report.html
   tidegate audit audit.log --caller my-operator --config tidegate.toml
 
 Ten minutes of an audit log are enough to begin. Nothing is sent anywhere. The exit code is 65 if
@@ -42,6 +42,9 @@ pub(super) struct Options {
     /// Also write all findings to this file, as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Also write them to this file, as a page with pictures
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
 }
 
 pub(super) fn run(options: &Options) -> Result<(), Failure> {
@@ -60,6 +63,9 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
     if let Some(file) = &options.json {
         show::file(file, &format!("{:#}\n", report::json(&found)))?;
     }
+    if let Some(file) = &options.html {
+        show::file(file, &html::page(&found))?;
+    }
     let calls: u64 = found.callers.iter().map(|caller| caller.calls).sum();
     let mut text = format!(
         "{} calls of {} in {}\n\n{}",
@@ -70,7 +76,8 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
     );
     let sentences = report::sentences(&found);
     for sentence in sentences.iter().map(String::as_str).chain([no_replay]).filter(|sentence| !sentence.is_empty()) {
-        text.push_str(&format!("\n{}\n", show::wrapped(sentence, show::Screen::of_stdout().width())));
+        let sentence = printable(sentence);
+        text.push_str(&format!("\n{}\n", show::wrapped(&sentence, show::Screen::of_stdout().width())));
     }
     show::text(&text)?;
     match found.read.unreadable {

@@ -96,7 +96,7 @@ const SCREENS: [(&str, Screen); 4] = [
 
 /// Returns axe's findings about the page as it is, one line each, and the rules that had something
 /// to check.
-fn audit(browser: &mut Browser) -> (Vec<String>, Vec<String>) {
+pub(crate) fn audit(browser: &mut Browser) -> (Vec<String>, Vec<String>) {
     let script = "axe.run().then(found => JSON.stringify({ passes: found.passes.map(it => it.id), \
                   violations: found.violations.map(it => it.id + ': ' + it.nodes.map(node => node.html + ' ' + node.failureSummary).join(' | ')) }))";
     let found = browser.evaluate(script);
@@ -205,7 +205,7 @@ fn an_incident_is_on_the_page_in_a_browser_for_everybody_and_nothing_leaves() {
 }
 
 /// Presses a key, as a reader without a mouse does.
-fn press(browser: &mut Browser, key: &str, code: u32) {
+pub(crate) fn press(browser: &mut Browser, key: &str, code: u32) {
     let text = if key == "Enter" { "\r" } else { "" };
     for kind in ["keyDown", "keyUp"] {
         let text = if kind == "keyDown" { text } else { "" };

@@ -1,6 +1,7 @@
 //! `tidegate simulate` from outside: it prints the published figures, draws the published pictures,
 //! and a replay of a live log waits as the live calls did.
 
+mod audit_page;
 mod audited;
 mod cli;
 pub(crate) mod days;

@@ -14,7 +14,7 @@ mod lists;
 pub mod page;
 mod pause;
 mod shadow;
-mod spark;
+pub mod spark;
 mod stores;
 mod summary;
 pub mod terminal;

@@ -220,15 +220,19 @@ fn html(cell: &TableCell) -> String {
         TableCell::Link(to, text) => format!("<a href=\"{to}\">{}</a>", escaped(text)),
         TableCell::Code(name) => format!("<code>{}</code>", escaped(name)),
         TableCell::Word(meaning, word) => format!("{meaning} <code>{}</code>", escaped(word)),
-        // The numbers beside the bar say the same.
-        TableCell::Level(text, full) => format!(
-            "<svg class=\"bar {class}\" viewBox=\"0 0 100 8\" preserveAspectRatio=\"none\" aria-hidden=\"true\">\
-             <rect class=\"track\" width=\"100\" height=\"8\"/><rect class=\"level\" width=\"{:.0}\" height=\"8\"/></svg> {}",
-            full * 100.0,
-            escaped(text),
-            class = if *full < 0.1 { "low" } else { "full" },
-        ),
+        TableCell::Level(text, full) => {
+            format!("{} {}", bar(if *full < 0.1 { "low" } else { "full" }, *full), escaped(text))
+        }
     }
+}
+
+/// Draws a level from 0 to 1. A number beside it must say the same.
+pub fn bar(class: &str, level: f64) -> String {
+    format!(
+        "<svg class=\"bar {class}\" viewBox=\"0 0 100 8\" preserveAspectRatio=\"none\" aria-hidden=\"true\">\
+         <rect class=\"track\" width=\"100\" height=\"8\"/><rect class=\"level\" width=\"{:.0}\" height=\"8\"/></svg>",
+        level * 100.0,
+    )
 }
 
 fn footer(status: &Status) -> String {

@@ -1,10 +1,10 @@
-//! Sparklines: the last ten minutes in a line, as SVG for the page.
+//! Sparklines: numbers over time in a line, as SVG for a page.
 
 use super::text::escaped;
 
 /// Draws values as SVG, oldest first, with space for `room` of them; `says` is the text for screen
 /// readers.
-pub(super) fn svg(values: &[u64], room: usize, says: &str) -> String {
+pub fn svg(values: &[u64], room: usize, says: &str) -> String {
     let most = values.iter().max().copied().unwrap_or_default().max(1);
     let width = room.max(2) - 1;
     let start = room.max(2) - values.len().clamp(1, room.max(2));

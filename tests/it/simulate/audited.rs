@@ -11,16 +11,16 @@ use tidegate::simulate::replay::{LogSelection, RecordedLog};
 use crate::command::tidegate;
 
 /// An event of kube-apiserver's audit log.
-struct Event<'a> {
-    second: f64,
-    user: &'a str,
-    verb: &'a str,
-    resource: &'a str,
-    name: String,
+pub(super) struct Event<'a> {
+    pub(super) second: f64,
+    pub(super) user: &'a str,
+    pub(super) verb: &'a str,
+    pub(super) resource: &'a str,
+    pub(super) name: String,
     /// The version that a write was based on.
-    base: Option<u64>,
-    code: u16,
-    body: Option<Value>,
+    pub(super) base: Option<u64>,
+    pub(super) code: u16,
+    pub(super) body: Option<Value>,
 }
 
 impl Event<'_> {
@@ -48,18 +48,18 @@ impl Event<'_> {
 }
 
 /// Returns a write by a user, of an object that is `based` on this version.
-fn write(second: f64, user: &str, name: String, base: Option<u64>) -> Event<'_> {
+pub(super) fn write(second: f64, user: &str, name: String, base: Option<u64>) -> Event<'_> {
     Event { second, user, verb: "update", resource: "widgets", name, base, code: 200, body: None }
 }
 
 /// Returns an hour's log of these events.
-fn log(mut events: Vec<Event<'_>>) -> String {
+pub(super) fn log(mut events: Vec<Event<'_>>) -> String {
     events.sort_by(|one, other| one.second.total_cmp(&other.second));
     events.iter().map(Event::line).collect()
 }
 
 /// Returns events at these seconds within an hour, each by its number.
-fn every<'a>(seconds: f64, event: impl Fn(f64, u32) -> Event<'a>) -> Vec<Event<'a>> {
+pub(super) fn every<'a>(seconds: f64, event: impl Fn(f64, u32) -> Event<'a>) -> Vec<Event<'a>> {
     (0..)
         .map(|number| (f64::from(number) * seconds, number))
         .take_while(|(at, _)| *at < 3590.0)
@@ -81,7 +81,7 @@ fn of<'a>(found: &'a Audit, user: &str) -> &'a FoundLoop {
 }
 
 /// Operators that are well, and others that no log accuses.
-fn healthy() -> Vec<Event<'static>> {
+pub(super) fn healthy() -> Vec<Event<'static>> {
     let mut events =
         every(0.2, |at, number| write(at, "busy", format!("object-{}", number % 500), Some(number.into())));
     // A job that writes each minute something else.

@@ -6,7 +6,9 @@
 //! A second pass replays the loudest callers (`what_if`).
 
 mod callers;
+pub mod html;
 mod loops;
+mod over_time;
 mod redact;
 mod renewals;
 pub mod report;
@@ -22,6 +24,7 @@ use crate::moment::Moment;
 
 pub use self::callers::{CallerTotals, WorstSecond};
 pub use self::loops::{FoundLoop, LoopKind};
+pub use self::over_time::PeakSeries;
 pub use self::renewals::LateRenewal;
 pub use self::what_if::{WhatIf, what_if};
 
@@ -32,6 +35,8 @@ pub struct Audit {
     pub callers: Vec<CallerTotals>,
     /// The loops, those with the most calls first.
     pub loops: Vec<FoundLoop>,
+    /// All calls over the time of the log.
+    pub over_time: PeakSeries,
     /// The second with the most calls.
     pub worst: WorstSecond,
     /// The leases renewed late, the latest first.
@@ -64,6 +69,8 @@ pub fn audit(logs: Vec<RecordedLog<'_>>, selection: &LogSelection) -> Result<Aud
     let read = reader.counts;
     let loops = loops.found(&callers);
     let worst = callers.worst();
+    let over_time = callers.over_time().clone();
+    let callers = callers.loudest(read.length);
     let late = renewals.late();
-    Ok(Audit { loops, worst, late, what_if: Vec::new(), begins, callers: callers.loudest(read.length), read })
+    Ok(Audit { callers, loops, over_time, worst, late, what_if: Vec::new(), begins, read })
 }

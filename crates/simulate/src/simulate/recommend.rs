@@ -127,6 +127,11 @@ impl Traffic {
         self.tokens
     }
 
+    /// Returns the number of calls in the last second.
+    pub(super) fn in_last_second(&self) -> usize {
+        self.second.len()
+    }
+
     /// Returns the most calls in one second.
     pub(super) fn peak(&self) -> usize {
         self.peak.most()

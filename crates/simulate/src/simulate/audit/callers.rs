@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use super::over_time::PeakSeries;
 use crate::api::Verb;
 use crate::moment::Moment;
 use crate::simulate::recommend::{Backlogs, CurvePoint, Traffic, knee, usual_rates};
@@ -27,6 +28,8 @@ pub struct CallerTotals {
     pub bytes: u64,
     /// The most calls in one second, without leases and watches.
     pub peak: usize,
+    /// These calls over the time of the log.
+    pub over_time: PeakSeries,
     /// The bucket at the knee of the curve ([`recommend`](crate::simulate::recommend)); `None` if the
     /// log is too short for any.
     pub bucket: Option<CurvePoint>,
@@ -63,6 +66,7 @@ pub(super) struct Callers {
     totals: Vec<CallerTotals>,
     second: Second,
     worst: Second,
+    over_time: PeakSeries,
 }
 
 /// The calls of one second.
@@ -96,6 +100,7 @@ impl Callers {
         }
         if tokens > 0 {
             totals.traffic.count(record.at, tokens);
+            totals.over_time.count(record.at.since_start().as_secs(), totals.traffic.in_last_second() as u64);
             totals.backlogs.arrive(record.at, tokens);
         }
         self.in_its_second(record.at, caller, verb.is_read() && verb != Verb::Get);
@@ -105,6 +110,10 @@ impl Callers {
     /// Returns the name of a caller.
     pub(super) fn name(&self, caller: usize) -> &str {
         &self.totals[caller].name
+    }
+
+    pub(super) fn over_time(&self) -> &PeakSeries {
+        &self.over_time
     }
 
     pub(super) fn worst(&self) -> WorstSecond {
@@ -122,6 +131,7 @@ impl Callers {
             // Tokens in 100 seconds.
             let mean = totals.traffic.tokens() * 100 / length.as_secs().max(1);
             totals.peak = totals.traffic.peak();
+            totals.over_time.align(&self.over_time);
             totals.bucket = knee(&totals.backlogs.curve_above(mean, WAIT)).filter(|_| totals.peak > 0);
         }
         self.totals.sort_by(|one, other| other.calls.cmp(&one.calls).then_with(|| one.name.cmp(&other.name)));
@@ -137,6 +147,7 @@ impl Callers {
             }
         }
         self.second.calls += 1;
+        self.over_time.count(number, self.second.calls);
         self.second.lists += u64::from(lists);
         *self.second.by_caller.entry(caller).or_insert(0) += 1;
     }
@@ -188,6 +199,7 @@ impl CallerTotals {
             failed: 0,
             bytes: 0,
             peak: 0,
+            over_time: PeakSeries::default(),
             bucket: None,
             traffic: Traffic::default(),
             backlogs: Backlogs::new(usual_rates(), 0, 1),

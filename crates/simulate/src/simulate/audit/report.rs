@@ -4,32 +4,21 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{Audit, CallerTotals, FoundLoop, LoopKind, WhatIf};
+use super::{Audit, CallerTotals, FoundLoop, LateRenewal, LoopKind, PeakSeries, WhatIf};
 use crate::chart::{short, thousands};
 use crate::simulate::replay;
-use crate::status::text::{bytes, clock, duration, number};
+use crate::status::text::{bytes, clock, duration, number, printable};
 
 /// Writes the table of the loudest callers.
 #[must_use]
 pub fn callers(found: &Audit) -> String {
-    let mut text = String::from(HEADER);
-    let all: u64 = found.callers.iter().map(|caller| caller.calls).sum();
+    let line = |cells: [String; 10], name: &str| {
+        let padded = cells.iter().zip(WIDTHS).map(|(cell, width)| format!("{cell:>width$}"));
+        format!("{}  {name}\n", padded.collect::<String>())
+    };
+    let mut text = line(COLUMNS.map(str::to_owned), "caller");
     for caller in found.callers.iter().take(LOUDEST) {
-        let a_day = caller.calls.saturating_mul(DAY) / seconds(found);
-        text += &format!(
-            "{:>9}{:>6}{:>9}{:>7}{:>7}{:>7}{:>7}{:>7}{:>13}{:>10}  {}\n",
-            thousands(caller.calls),
-            percent(caller.calls, all),
-            number(caller.calls as f64 / found.read.length.as_secs_f64().max(1.0)),
-            caller.peak,
-            percent(caller.writes, caller.calls),
-            percent(caller.rejected, caller.calls),
-            percent(caller.failed, caller.calls),
-            thousands(caller.throttled),
-            thousands(a_day),
-            bytes(usize::try_from(caller.bytes).unwrap_or(usize::MAX)),
-            caller.name,
-        );
+        text += &line(cells(caller, found), &printable(&caller.name));
     }
     let others = found.callers.len().saturating_sub(LOUDEST);
     if others > 0 {
@@ -38,42 +27,85 @@ pub fn callers(found: &Audit) -> String {
     text
 }
 
+/// Returns the numbers of a caller, in the order of the columns.
+pub(super) fn cells(caller: &CallerTotals, found: &Audit) -> [String; 10] {
+    let all: u64 = found.callers.iter().map(|caller| caller.calls).sum();
+    [
+        thousands(caller.calls),
+        percent(caller.calls, all),
+        number(caller.calls as f64 / found.read.length.as_secs_f64().max(1.0)),
+        caller.peak.to_string(),
+        percent(caller.writes, caller.calls),
+        percent(caller.rejected, caller.calls),
+        percent(caller.failed, caller.calls),
+        thousands(caller.throttled),
+        thousands(caller.calls.saturating_mul(DAY) / seconds(found)),
+        bytes(usize::try_from(caller.bytes).unwrap_or(usize::MAX)),
+    ]
+}
+
 /// Returns everything else, each finding as a sentence.
 #[must_use]
 pub fn sentences(found: &Audit) -> Vec<String> {
     let mut said: Vec<String> = found.loops.iter().take(MOST_LOOPS).map(FoundLoop::says).collect();
+    said.extend(more_loops(found));
+    said.push(worst(found));
+    said.extend(leases(found));
+    said.extend(limits(found));
+    said.extend(replay::report::remarks(&found.read));
+    said
+}
+
+/// Says that there are no loops, or how many are not shown.
+pub(super) fn more_loops(found: &Audit) -> Vec<String> {
     match found.loops.len() {
-        0 => said.push("No loops: nothing is repeated in vain.".to_owned()),
-        loops if loops > MOST_LOOPS => said.push(format!("{} more loops: see --json.", thousands(loops - MOST_LOOPS))),
-        _ => {}
+        0 => vec!["No loops: nothing is repeated in vain.".to_owned()],
+        loops if loops > MOST_LOOPS => vec![format!("{} more loops: see --json.", thousands(loops - MOST_LOOPS))],
+        _ => Vec::new(),
     }
-    let time = |after: Duration| clock(u64::try_from((found.begins + after).as_millis()).unwrap_or(u64::MAX));
+}
+
+/// Describes the worst second.
+pub(super) fn worst(found: &Audit) -> String {
     let worst = &found.worst;
     let callers: Vec<_> =
         worst.callers.iter().map(|(name, calls)| format!("{} of {name}", thousands(*calls))).collect();
-    said.push(format!(
+    format!(
         "Worst second, {}: {} calls, {} of them lists and new watches; {}.",
-        time(worst.at),
+        time(found, worst.at),
         thousands(worst.calls),
         thousands(worst.lists),
         callers.join(", ")
-    ));
-    said.extend(found.late.iter().take(MOST_LEASES).map(|late| {
+    )
+}
+
+/// Describes the latest leases.
+pub(super) fn leases(found: &Audit) -> Vec<String> {
+    let says = |late: &LateRenewal| {
         format!(
             "Lease {} was not renewed for {} until {}; after 15 s without a renewal a leader is usually replaced.",
             late.lease,
             short(late.gap),
-            time(late.at)
+            time(found, late.at)
         )
-    }));
-    said.extend(found.what_if.iter().map(WhatIf::says));
-    said.extend(replay::report::remarks(&found.read));
-    said
+    };
+    found.late.iter().take(MOST_LEASES).map(says).collect()
+}
+
+/// Says what a bucket would have done to the loudest callers.
+pub(super) fn limits(found: &Audit) -> Vec<String> {
+    found.what_if.iter().map(WhatIf::says).collect()
+}
+
+/// Formats a time of the log.
+pub(super) fn time(found: &Audit, after: Duration) -> String {
+    clock(u64::try_from((found.begins + after).as_millis()).unwrap_or(u64::MAX))
 }
 
 /// Returns all findings, for programs. Durations are seconds.
 #[must_use]
 pub fn json(found: &Audit) -> Value {
+    let over_time = |over_time: &PeakSeries| json!({ "step": over_time.step(), "most_in_a_second": over_time.peaks() });
     let caller = |caller: &CallerTotals| {
         json!({
             "name": caller.name,
@@ -84,6 +116,7 @@ pub fn json(found: &Audit) -> Value {
             "failed": caller.failed,
             "bytes": caller.bytes,
             "peak": caller.peak,
+            "over_time": over_time(&caller.over_time),
             "bucket": caller.bucket.map(|bucket| json!({ "rate": bucket.in_a_second(), "burst": bucket.burst })),
         })
     };
@@ -122,6 +155,7 @@ pub fn json(found: &Audit) -> Value {
         "lines": found.read.lines,
         "unreadable": found.read.unreadable,
         "what_if": found.what_if.iter().map(what_if).collect::<Vec<_>>(),
+        "over_time": over_time(&found.over_time),
         "callers": found.callers.iter().map(caller).collect::<Vec<_>>(),
         "loops": found.loops.iter().map(one).collect::<Vec<_>>(),
         "worst_second": {
@@ -164,7 +198,7 @@ impl WhatIf {
 
 impl FoundLoop {
     /// Describes the loop, with the usual cause.
-    fn says(&self) -> String {
+    pub(super) fn says(&self) -> String {
         let Self { resource, verb, .. } = self;
         let object = if self.object.is_empty() { "one object".to_owned() } else { self.object.clone() };
         let by = self.callers.join(" and ");
@@ -213,12 +247,17 @@ fn seconds(found: &Audit) -> u64 {
     found.read.length.as_secs().max(1)
 }
 
-fn percent(part: u64, whole: u64) -> String {
+/// Formats a part of a whole.
+pub(super) fn percent(part: u64, whole: u64) -> String {
     format!("{}%", part.saturating_mul(100) / whole.max(1))
 }
 
-const HEADER: &str = "    calls share  calls/s   peak writes    4xx    5xx    429  entries/day  log size  caller\n";
-const LOUDEST: usize = 10;
-const MOST_LOOPS: usize = 20;
+/// The columns of the table of callers, and their widths in a terminal.
+pub(super) const COLUMNS: [&str; 10] =
+    ["calls", "share", "calls/s", "peak", "writes", "4xx", "5xx", "429", "entries/day", "log size"];
+const WIDTHS: [usize; 10] = [9, 6, 9, 7, 7, 7, 7, 7, 13, 10];
+/// The most callers, loops and leases to show.
+pub(super) const LOUDEST: usize = 10;
+pub(super) const MOST_LOOPS: usize = 20;
 const MOST_LEASES: usize = 5;
 const DAY: u64 = 86_400;
