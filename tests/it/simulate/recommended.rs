@@ -27,7 +27,7 @@ fn holds(hours: u32, waits: &[Duration]) {
         let lines: Vec<&str> = text.split_inclusive('\n').collect();
         let (seen, held_out) = lines.split_at(lines.len() / 2);
         let wait = waits[usize::try_from(seed).expect("few") % waits.len()];
-        let found = recommend(recorded(&seen.concat()), &ALL, &usual(), Goal { wait, headroom: 25 });
+        let found = recommend(recorded(&seen.concat()), &ALL, &usual(), Goal { wait, headroom: 25, per: None });
         let found = found.expect("two hours are enough");
         let late = |point: CurvePoint| {
             let bucket = usual().with_bucket(point);
@@ -39,8 +39,9 @@ fn holds(hours: u32, waits: &[Duration]) {
             println!("day {seed}, {wait:?}, {point:?}: {late} of {calls} wait longer");
             late * 1000 > calls
         };
-        let CurvePoint { rate, burst } = found.knee;
-        assert!(!late(found.knee) && late(CurvePoint { rate: rate / 2, burst: burst / 2 }), "day {seed}");
+        let knee = found.buckets[0].knee;
+        let CurvePoint { rate, burst } = knee;
+        assert!(!late(knee) && late(CurvePoint { rate: rate / 2, burst: burst / 2 }), "day {seed}");
     }
 }
 
@@ -53,18 +54,19 @@ fn one_call_in_a_thousand_waits_too_long_in_a_half_not_seen() {
 fn the_real_limiter_lets_no_call_wait_longer_with_the_burst_and_some_with_one_less() {
     let text = log(1, 2);
     for wait in [Duration::ZERO, Duration::from_millis(100), Duration::from_secs(1)] {
-        let goal = Goal { wait, headroom: 0 };
+        let goal = Goal { wait, headroom: 0, per: None };
         let found = recommend(recorded(&text), &ALL, &usual(), goal).expect("it is long enough");
+        let knee = found.buckets[0].knee;
         // First in, first out: fair turns make one call wait less and another more.
         let fifo = limits("fifo", "queue = { fair_by = \"none\" }\n");
         let longest = |burst| {
-            let bucket = fifo.with_bucket(CurvePoint { burst, ..found.knee });
+            let bucket = fifo.with_bucket(CurvePoint { burst, ..knee });
             let replays = replay(recorded(&text), &ALL, &[bucket]).expect("it has calls");
             replays.replayed[1].rows.iter().map(|row| row.waits.max).max().expect("a class")
         };
         let microsecond = Duration::from_micros(1);
-        assert!(longest(found.knee.burst) <= wait + microsecond, "{wait:?}: {:?}", found.knee);
-        assert!(longest(found.knee.burst - 1) > wait + microsecond, "{wait:?}: {:?}", found.knee);
+        assert!(longest(knee.burst) <= wait + microsecond, "{wait:?}: {knee:?}");
+        assert!(longest(knee.burst - 1) > wait + microsecond, "{wait:?}: {knee:?}");
     }
 }
 
@@ -99,13 +101,69 @@ fn a_bucket_is_recommended_as_toml_with_its_proof() {
     assert_eq!((ended.code, &*ended.err), (Some(0), ""));
     for said in [
         "2,160 calls of gate api in 1 h 59 m; 0 more take no token",
-        "bucket = { rate = 0.4, burst = 3 }\n# burst: the smallest with which 0 of 2,160 calls wait over 100 ms\n",
-        "within a tenth of the least: at most 4; 3 came\n",
+        "bucket = { rate = 0.4, burst = 3 }\n# burst: the smallest with which 0 of 2,160 calls, each counted as 1 (--headroom 0), wait over 100 ms\n",
+        "# rate: the lowest that refills it in 8 s, with calls in one second within a tenth of the least: at most 4; 3 came\n",
         "Replayed under it: 0 of 2,160 calls wait over 100 ms, the longest 0.",
     ] {
         assert!(ended.out.contains(said), "{said}\n{}", ended.out);
     }
     assert!(ended.out.lines().all(|line| line.chars().count() <= 80 || line.starts_with('#')), "{}", ended.out);
+}
+
+/// Returns two programs in two namespaces, and a third with few calls.
+fn three_programs() -> String {
+    let second: String = (0..720).map(|call| line(call * 10_000 + 5_000, "")).collect();
+    let few: String = (0..9).map(|call| line(call * 1_000, "")).collect();
+    let of = |text: String, namespace: &str, program: &str| {
+        text.replace("\"namespace\":\"n\"", &format!("\"namespace\":\"{namespace}\"")).replace("operator/v1", program)
+    };
+    herds("") + &of(second, "kube-system", "robot/v2") + &of(few, "few", "curl")
+}
+
+#[test]
+fn each_portion_has_a_class_to_paste() {
+    for (per, said) in [
+        (
+            "namespace",
+            "name = \"in_kube_system\"\nmatch = { namespaces = [\"kube-system\"] }\nbucket = { rate = 0.15, burst = 1 }\n",
+        ),
+        (
+            "namespace",
+            "name = \"in_n\"\nmatch = { namespaces = [\"n\"] }\nbucket = { rate = 0.4, burst = 3 }\n# burst: the smallest with which 0 of 2,160 calls, each",
+        ),
+        (
+            "caller",
+            "name = \"of_robot\"\nmatch = { user_agents = [\"robot\", \"robot/*\"] }\nbucket = { rate = 0.15, burst = 1 }\n",
+        ),
+        ("class", "[[gates.api.classes]]\nname = \"default\"\nbucket = { rate = 1.2, burst = 4 }"),
+    ] {
+        let ended = of(three_programs(), &["--headroom", "0", "--per", per]);
+        assert!(ended.code == Some(0) && ended.out.contains(said), "{said}\n{}{}", ended.out, ended.err);
+        let replayed = ended.out.split("\nReplayed under them, each alone: 0 of ").nth(1).expect("a replay");
+        assert_eq!(per == "class", replayed.starts_with("2,889 calls"), "{replayed}");
+        let few = format!("No bucket for 1 {per}, such as \"{}\": ", if per == "caller" { "curl" } else { "few" });
+        assert_eq!(per != "class", replayed.contains(&few), "{replayed}");
+        let (printed, _) = ended.out.split_once("\nReplayed").expect("a replay after the classes");
+        let (_, classes) = printed.split_once("[[").expect("a class");
+        let file = format!("[gates.api]\nupstream = \"http://127.0.0.1:9\"\n[[{classes}");
+        assert!(tidegate::config::load_text("pasted".to_owned(), file.clone(), &[]).is_ok(), "{file}");
+    }
+}
+
+#[test]
+fn the_curve_is_drawn_with_the_numbers_of_the_text() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("curve.svg");
+    let ended = of(herds(""), &["--svg", &file.display().to_string()]);
+    let bucket = ended.out.lines().find(|line| line.starts_with("bucket = ")).expect("it is there");
+    let svg = fs::read_to_string(file).expect("it is written");
+    for said in [
+        bucket,
+        "2,160 calls of gate api in 1 h 59 m, each counted as 1.25 (--headroom 25); none waits over 100 ms",
+        ">rate in calls per second<",
+    ] {
+        assert!(svg.contains(said), "{said}\n{svg}");
+    }
 }
 
 #[test]

@@ -2,47 +2,66 @@
 //!
 //! One pass over a log finds the smallest burst for each of many rates (`backlogs`). In one second,
 //! at most the rate and the burst together are sent. The recommended point (the knee) is the lowest
-//! rate at which this number is within a tenth of its minimum. A [`replay`](super::replay) under
-//! that bucket then shows what the limiter would have done.
+//! rate that refills its burst soon, and at which this number is within a tenth of its minimum. A
+//! replay under that bucket then shows what the limiter would have done. Each portion of the calls
+//! can have a bucket of its own.
 
 mod backlogs;
+mod portion;
 pub mod report;
 mod shape;
 
+use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use self::shape::Shape;
+use self::portion::Portion;
 use super::Limits;
-use super::replay::{Candidate, LogReader, LogSelection, ReadCounts, RecordedLog, ReplayError};
+use super::replay::{Candidate, LogReader, LogSelection, ReadCounts, Record, RecordedLog, ReplayError, ReplayResult};
 use super::tally::Peak;
 use crate::limit::policy::{Adapt, BucketPolicy};
+use crate::limit::words;
 use crate::moment::Moment;
-use crate::status::text::duration;
 
 pub use self::backlogs::CurvePoint;
 pub(super) use self::backlogs::{Backlogs, knee, usual_rates};
+pub use self::portion::PortionBucket;
 
-/// The requirements for a recommended bucket.
+/// The requirements for recommended buckets.
 #[derive(Clone, Copy, Debug)]
 pub struct Goal {
     /// The longest wait allowed for a call.
     pub wait: Duration,
     /// The percentage of calls to expect in addition to the recorded ones.
     pub headroom: u32,
+    /// The portions with buckets of their own; `None` for one bucket for all calls.
+    pub per: Option<Per>,
 }
 
-/// A recommended bucket, and the data behind it.
-#[derive(Clone, Debug)]
+words! {
+    /// A way to divide calls into portions.
+    pub enum Per {
+        /// By program, without its version.
+        Caller = "caller",
+        /// By the namespace of the object.
+        Namespace = "namespace",
+        /// By class, as the gate reads the call.
+        Class = "class",
+    }
+}
+
+/// Recommended buckets, and the data behind them.
+#[derive(Debug)]
 pub struct Recommendation {
     /// The selection of calls from the log.
     pub selection: LogSelection,
-    /// The recommended bucket, a point of the curve.
-    pub knee: CurvePoint,
-    /// The curve: the smallest burst for each rate above the average.
-    curve: Vec<CurvePoint>,
+    /// The buckets, those for the most calls first.
+    pub buckets: Vec<PortionBucket>,
+    /// The portions without a bucket, each with the reason.
+    without: Vec<String>,
     goal: Goal,
-    traffic: Traffic,
+    /// The number of calls without a cost.
+    exempt: u64,
     /// The counts of the lines read.
     pub read: ReadCounts,
 }
@@ -67,7 +86,7 @@ pub enum RecommendError {
     Shaped(String),
 }
 
-/// Recommends a bucket for the selected calls. They are read as by a gate with these limits.
+/// Recommends buckets for the selected calls. They are read as by a gate with these limits.
 ///
 /// # Errors
 /// The log has none of the selected calls, is too short, or was shaped by a limit.
@@ -80,32 +99,79 @@ pub fn recommend(
     let mut reader = LogReader::new(selection);
     let mut gate = Candidate::new(limits);
     let largest = limits.gate.policy.bucket.map_or(1, |bucket| bucket.largest_cost.get());
-    let mut backlogs = Backlogs::new(usual_rates(), goal.headroom, largest);
-    let mut shape = Shape::default();
-    let mut traffic = Traffic::default();
+    let new = || Portion::new(goal.headroom, largest);
+    let mut portions: BTreeMap<String, Portion> = BTreeMap::new();
+    let mut exempt = 0;
     reader.files(recorded, &mut |record| {
         let cost = gate.tokens(record);
         if cost == 0 {
-            return traffic.exempt += 1;
+            return exempt += 1;
         }
-        traffic.count(record.at, cost);
-        backlogs.arrive(record.at, cost);
-        shape.count(record);
+        let name = goal.portion(record, &mut gate);
+        if portions.len() < MOST_PORTIONS || portions.contains_key(name) {
+            portions.entry(name.to_owned()).or_insert_with(new).count(record, cost);
+        }
     })?;
+    if portions.is_empty() {
+        portions.insert(String::new(), new());
+    }
     let LogReader { selection, counts: read, .. } = reader;
-    let much = format!("{} calls that take tokens, in {}", traffic.calls, duration(read.length.as_secs_f64()));
-    let too_little = RecommendError::TooLittle(much);
-    if read.length < LEAST_TIME || traffic.calls < LEAST_CALLS {
-        return Err(too_little);
+    let mut buckets = Vec::new();
+    let mut errors = Vec::new();
+    for (name, portion) in portions {
+        match portion.bucket(&name, read.length, goal) {
+            Ok(bucket) => buckets.push(bucket),
+            Err(error) => errors.push((name, error)),
+        }
     }
-    if let Some(limit) = shape.limit() {
-        return Err(RecommendError::Shaped(limit));
+    if buckets.is_empty()
+        && let Some((_, error)) = errors.pop()
+    {
+        return Err(error);
     }
-    // Tokens in 100 seconds.
-    let mean = traffic.tokens.saturating_mul(100 + u64::from(goal.headroom)) / read.length.as_secs();
-    let curve = backlogs.curve_above(mean, goal.wait);
-    let knee = knee(&curve).ok_or(too_little)?;
-    Ok(Recommendation { selection, knee, curve, goal, traffic, read })
+    buckets.sort_by_key(|bucket| std::cmp::Reverse(bucket.traffic.calls));
+    let without = errors.into_iter().map(|(name, error)| format!("{name:?}: {error}")).collect();
+    Ok(Recommendation { selection, buckets, without, goal, exempt, read })
+}
+
+/// Replays the calls of each portion under its bucket.
+///
+/// # Errors
+/// The log has none of the selected calls.
+pub fn replayed(
+    recorded: Vec<RecordedLog<'_>>,
+    limits: &Limits,
+    found: &Recommendation,
+) -> Result<Vec<ReplayResult>, ReplayError> {
+    let mut reader = LogReader::new(&found.selection);
+    let mut gate = Candidate::new(limits);
+    let limited: Vec<Limits> = found.buckets.iter().map(|bucket| limits.with_bucket(bucket.knee)).collect();
+    let names = found.buckets.iter().map(|bucket| &*bucket.name);
+    let mut gates: BTreeMap<&str, Candidate<'_>> = names.zip(limited.iter().map(Candidate::new)).collect();
+    reader.files(recorded, &mut |record| {
+        if let Some(gate) = gates.get_mut(found.goal.portion(record, &mut gate)) {
+            gate.arrive(record);
+        }
+    })?;
+    Ok(gates.into_values().map(|gate| gate.end(found.read.length)).collect())
+}
+
+// === impl Goal ===
+
+impl Goal {
+    /// Returns the name of a call's portion.
+    fn portion<'r, 'a: 'r>(&self, record: &'r Record, gate: &mut Candidate<'a>) -> &'r str {
+        let request = &record.request;
+        match self.per {
+            None => "",
+            Some(Per::Namespace) => &request.namespace,
+            Some(Per::Class) => gate.class_name(record),
+            Some(Per::Caller) => {
+                let agent = &request.user_agent;
+                agent.split_once('/').map_or(agent, |(program, _)| program)
+            }
+        }
+    }
 }
 
 /// The counts of the calls.
@@ -114,8 +180,6 @@ pub(super) struct Traffic {
     /// The calls that take tokens.
     calls: u64,
     tokens: u64,
-    /// The number of calls without a cost.
-    exempt: u64,
     /// The calls with a cost.
     peak: Peak,
 }
@@ -129,7 +193,7 @@ impl Traffic {
 
     /// Returns the number of calls in the last second.
     pub(super) fn in_last_second(&self) -> usize {
-        self.second.len()
+        self.peak.in_last_second()
     }
 
     /// Returns the most calls in one second.
@@ -164,6 +228,8 @@ impl Limits {
     }
 }
 
+/// The most portions with counts of their own.
+const MOST_PORTIONS: usize = 10_000;
 /// The least length of a log to recommend from.
 const LEAST_TIME: Duration = Duration::from_secs(3600);
 const LEAST_CALLS: u64 = 100;

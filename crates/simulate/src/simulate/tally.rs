@@ -123,6 +123,11 @@ impl Peak {
     pub(super) fn most(&self) -> usize {
         self.most
     }
+
+    /// Returns the number of calls in the second before the last one.
+    pub(super) fn in_last_second(&self) -> usize {
+        self.second.len()
+    }
 }
 
 // === impl LeaseRow ===

@@ -93,10 +93,14 @@ impl CurvePoint {
     }
 }
 
-/// Returns the lowest rate at which the most calls in one second are within a tenth of the least.
+/// Returns the lowest rate that refills its burst within [`REFILL`] seconds, and at which the most
+/// calls in one second are within a tenth of the least of all such rates.
+///
+/// Under a lower rate, a herd larger than any recorded one would wait for minutes.
 pub(in crate::simulate) fn knee(curve: &[CurvePoint]) -> Option<CurvePoint> {
-    let least = curve.iter().map(|point| point.most()).min()?;
-    curve.iter().find(|point| point.most() * 10 <= least * 11).copied()
+    let refilled = || curve.iter().filter(|point| point.burst * 100 <= u64::from(point.rate) * REFILL);
+    let least = refilled().map(|point| point.most()).min()?;
+    refilled().find(|point| point.most() * 10 <= least * 11).copied()
 }
 
 /// Returns round rates, ten to each power of ten: 0.1 to 80,000 a second.
@@ -104,6 +108,9 @@ pub(in crate::simulate) fn usual_rates() -> impl Iterator<Item = u32> {
     (0..6).flat_map(|power| [10, 12, 15, 20, 25, 30, 40, 50, 60, 80].map(|rate| rate * 10_u32.pow(power)))
 }
 
+/// The most seconds until an empty bucket is full again. This is the default of `queue.max_wait`, so
+/// that of twice as many calls as the burst at once none is refused.
+pub(super) const REFILL: u64 = 8;
 /// The units of backlog for one token. This fits a rate in tokens per 100 s and a time in
 /// nanoseconds.
 const TOKEN: u64 = 100_000_000_000;

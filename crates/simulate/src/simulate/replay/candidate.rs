@@ -220,6 +220,12 @@ impl<'a> Candidate<'a> {
         tokens(self.limits, &self.read(record))
     }
 
+    /// Returns the name of a recorded call's class.
+    pub(in crate::simulate) fn class_name(&mut self, record: &Record) -> &'a str {
+        let class = self.read(record).class;
+        &self.limits.gate.policy.classes[usize::from(class.0)].name
+    }
+
     /// Returns a recorded call as this gate would read it.
     fn read(&mut self, record: &Record) -> ReadRequest {
         let recorded = &record.request;
