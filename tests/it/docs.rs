@@ -232,26 +232,21 @@ fn every_configuration_in_the_documents_can_be_run() {
     assert!(fault("[gates.k]\nupstream = \"in_cluster\"\nbukcet = 1\n").is_some());
 }
 
-/// Wherever a `sh` block of docs/tuning.md is one `tidegate simulate` or `recommend`, the `text` block
-/// after it shows lines of its output, in their order.
+/// Wherever a `sh` block of docs/tuning.md is one `tidegate simulate`, the `text` block after it shows
+/// lines of its output, in their order.
 #[test]
 fn the_tuning_guide_shows_what_the_simulator_prints() {
     let text = fs::read_to_string(root().join("docs/tuning.md")).expect("it is there");
     let commands = blocks(&text, "sh");
     let figures = blocks(&text, "text");
-    let is_shown = |block: &str| block.starts_with("tidegate simulate ") || block.starts_with("tidegate recommend ");
-    let commands: Vec<_> = commands.iter().filter(|(_, block)| is_shown(block)).collect();
+    let commands: Vec<_> = commands.iter().filter(|(_, block)| block.starts_with("tidegate simulate ")).collect();
     let commands: Vec<_> = commands.into_iter().filter(|(_, block)| !block.contains("--replay")).collect();
     assert!(commands.len() >= 5, "only {} were found", commands.len());
-    let log = tempfile::NamedTempFile::new().expect("a file");
-    fs::write(&log, crate::simulate::days::log(1, 4)).expect("it can be written");
-    let log = log.path().to_str().expect("text");
     for (line, command) in commands {
         let end_of_command = line + command.lines().count() - 1;
         let shown = figures.iter().find(|(at, _)| *at > end_of_command && *at <= end_of_command + 4);
         let (_, shown) = shown.unwrap_or_else(|| panic!("docs/tuning.md:{line}: no figures after {command}"));
-        let words = command.split_whitespace().map(|word| if word == "calls.jsonl" { log } else { word });
-        let mut process = tidegate(words.skip(1));
+        let mut process = tidegate(command.split_whitespace().skip(1));
         process.current_dir(root());
         let ended = end(process);
         assert_eq!(ended.code, Some(0), "{command}\n{}", ended.err);

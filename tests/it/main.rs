@@ -3,6 +3,7 @@
 
 mod architecture;
 mod browser;
+mod choosing_page;
 mod classify;
 mod cli;
 mod clients;
