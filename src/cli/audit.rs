@@ -24,13 +24,13 @@ the findings lack lines that cannot be read.";
 /// The logs, and the calls to look at.
 #[derive(Clone, Debug, Args)]
 pub(super) struct Options {
-    /// Audit logs, CloudTrail, or a gate's log of calls (log.calls): files, folders, or - for standard input
+    /// Audit logs, CloudTrail, or a gate's calls (log.calls): files, folders, or - (stdin)
     #[arg(required = true, value_name = "LOG")]
     logs: Vec<PathBuf>,
     /// Only calls of this program (user agent) or user
     #[arg(long, value_name = "NAME")]
     caller: Option<String>,
-    /// What this configuration would have done, in place of the buckets found [needs --caller]
+    /// Limits to replay, in place of the buckets found [needs --caller]
     #[arg(long, short, value_name = "FILE", requires = "caller")]
     config: Option<PathBuf>,
     /// The gate, if the configuration has several
@@ -82,6 +82,8 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
     show::text(&text)?;
     match found.read.unreadable {
         0 => Ok(()),
-        lines => Err(Failure::Unread(anyhow!("the findings lack {lines} lines that cannot be read"))),
+        lines => {
+            Err(Failure::Unread(anyhow!("the findings lack {} that cannot be read", count(lines, "line", "lines"))))
+        }
     }
 }

@@ -49,8 +49,8 @@ pub(super) struct SidecarArgs {
     /// The sidecar's image [default: that of this release]
     #[arg(long, value_name = "IMAGE")]
     image: Option<String>,
-    /// The way to point the containers at the gate
-    #[arg(long, value_enum, default_value_t = Way::Kubeconfig)]
+    /// The way to the gate: kubeconfig or in-cluster
+    #[arg(long, value_enum, default_value_t = Way::Kubeconfig, hide_possible_values = true)]
     mode: Way,
     /// A ConfigMap with tidegate.toml, for the gate "kubernetes"
     #[arg(long, value_name = "NAME")]

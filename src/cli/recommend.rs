@@ -23,7 +23,7 @@ a restart, a resync, a deployment.";
 /// The logs, and the demands on the bucket.
 #[derive(Clone, Debug, Args)]
 pub(super) struct Options {
-    /// A gate's log of calls (log.calls), kube-apiserver's audit log or CloudTrail: files, or folders of rotated files
+    /// A gate's calls (log.calls), audit logs or CloudTrail: files, or folders of them
     #[arg(required = true, value_name = "LOG")]
     logs: Vec<PathBuf>,
     /// The longest wait of a call

@@ -28,13 +28,13 @@ pub(super) struct Options {
     sidecar: SidecarArgs,
     #[command(flatten)]
     egress: EgressArgs,
-    /// Make pods that cannot have it without it, or not at all
-    #[arg(long, value_enum, value_name = "POLICY", default_value_t = PolicyArg::Ignore)]
+    /// Pods that cannot have it: ignore or fail
+    #[arg(long, value_enum, value_name = "POLICY", default_value_t = PolicyArg::Ignore, hide_possible_values = true)]
     failure_policy: PolicyArg,
     /// A TOML file with policies for pods without a label
     #[arg(long, value_name = "FILE")]
     policies: Option<PathBuf>,
-    /// Print which policy each Pod of a YAML file meets, and why; with its Namespace in the file
+    /// Print which policy each Pod of a file meets, and why
     #[arg(long, value_name = "POD.yaml", requires = "policies")]
     explain: Option<PathBuf>,
     /// A certificate that someone else renews [default: its own]

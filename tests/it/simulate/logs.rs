@@ -133,7 +133,7 @@ fn a_gzip_member_cut_anywhere_is_named() {
     let ended = run(folder.path(), &["audit.log.gz"]);
     assert_eq!(ended.code, Some(65), "{}", ended.err);
     assert!(ended.out.contains("1 lines cannot be read: audit.log.gz:"), "{}", ended.out);
-    assert_eq!(ended.err, "tidegate: the findings lack 1 lines that cannot be read\n");
+    assert_eq!(ended.err, "tidegate: the findings lack 1 line that cannot be read\n");
 }
 
 #[test]
