@@ -5,9 +5,11 @@
 //!
 //! An error shows the place, but never the content: these files contain secrets.
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use granit_parser::ScalarStyle;
 use serde::de::DeserializeOwned;
-use serde_json::{Map, Value};
+use serde_json::{Map, Number, Value};
 
 use super::{Node, Scalar, read};
 
@@ -65,9 +67,13 @@ fn json(node: &Node) -> Result<Value, Misfit> {
 }
 
 /// Returns the value of a scalar. Without quotes or a tag, its text determines whether it is a
-/// number, boolean or text: words by the rules of YAML 1.1, numbers by those of JSON.
+/// number, boolean or text, by the rules of YAML 1.1 as kubectl has them.
 fn looks(scalar: &Scalar) -> Value {
     let text = &*scalar.text;
+    if scalar.tag.as_deref() == Some("!!binary") {
+        // Nothing fits an object, so that the place is reported.
+        return binary(text).map_or_else(|| Map::new().into(), Value::from);
+    }
     if scalar.style != ScalarStyle::Plain || scalar.tag.is_some() {
         return text.into();
     }
@@ -75,9 +81,39 @@ fn looks(scalar: &Scalar) -> Value {
         "" | "~" | "null" | "Null" | "NULL" => return Value::Null,
         "true" | "True" | "TRUE" | "yes" | "Yes" | "YES" | "on" | "On" | "ON" | "y" | "Y" => return true.into(),
         "false" | "False" | "FALSE" | "no" | "No" | "NO" | "off" | "Off" | "OFF" | "n" | "N" => return false.into(),
+        _ if !text.starts_with(|first: char| first.is_ascii_digit() || "+-.".contains(first)) => return text.into(),
         _ => {}
     }
-    serde_json::from_str(text).map_or_else(|_| text.into(), Value::Number)
+    let digits = text.replace('_', "");
+    // `inf` and `nan` are numbers to Rust, and words to YAML
+    let number = || digits.parse().ok().filter(|_| digits.contains(|byte: char| byte.is_ascii_digit()));
+    let number = whole(&digits).map(Number::from).or_else(|| Number::from_f64(number()?));
+    number.map_or_else(|| text.into(), Value::Number)
+}
+
+/// Reads a whole number in any notation of YAML 1.1, such as octal.
+fn whole(text: &str) -> Option<i64> {
+    let (sign, digits) = match text.split_at_checked(1) {
+        Some((sign @ ("+" | "-"), digits)) => (sign, digits),
+        _ => ("", text),
+    };
+    let (base, digits) = match digits.split_at_checked(2) {
+        Some(("0x" | "0X", digits)) => (16, digits),
+        Some(("0o" | "0O", digits)) => (8, digits),
+        Some(("0b" | "0B", digits)) => (2, digits),
+        _ if digits.len() > 1 && digits.starts_with('0') => (8, digits),
+        _ => (10, digits),
+    };
+    if !digits.starts_with(|first: char| first.is_ascii_alphanumeric()) {
+        return None;
+    }
+    i64::from_str_radix(&format!("{sign}{digits}"), base).ok()
+}
+
+/// Decodes the text of a `!!binary` scalar.
+fn binary(text: &str) -> Option<String> {
+    let text: String = text.chars().filter(|byte| !byte.is_ascii_whitespace()).collect();
+    String::from_utf8(STANDARD.decode(text).ok()?).ok()
 }
 
 #[cfg(test)]
@@ -124,10 +160,16 @@ mod tests {
 
     #[test]
     fn what_kubectl_takes_for_a_number_is_no_text() {
-        for number in ["1", "-1", "1.5", "1e3", "yes", "Off", "true"] {
+        for number in ["1", "-1", "+1", "007", "0x1f", "0b1", "1_000", "1.5", ".5", "1e3", "yes", "Off", "true"] {
             let misfit = wanted(&format!("inner: {{text: {number}}}")).unwrap_err();
             assert_eq!(misfit, Misfit::Unquoted("inner.text".to_owned()), "{number}");
         }
+    }
+
+    #[test]
+    fn binary_is_what_it_stands_for() {
+        assert_eq!(wanted("name: !!binary |\n  aHVu\n  dGVyMg==\n").unwrap().name, "hunter2");
+        assert_eq!(wanted("name: !!binary '?'").unwrap_err(), Misfit::Key("name".to_owned()));
     }
 
     #[test]
