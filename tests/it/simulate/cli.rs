@@ -81,6 +81,7 @@ fn what_is_wrong_in_a_scenario_file_is_told_with_its_place() {
         ("[[controllers]]\nrequeue = \"soon\"\n", 78, "2:11: expected \"at_once\" or a table such as"),
         ("[[controllers]]\nobjects = 0\n", 78, "2:11: controllers[0].objects: is 0, expected 1 to 1000000"),
         ("[[limits]]\nname = \"x\"\n", 78, "missing field `config`"),
+        ("[[controllers]]\nworkers_of = \"a\"\n", 78, "workers_of: is \"a\", expected a controller above this one"),
     ] {
         let (_folder, path) = crate::command::config(text);
         let ended = simulate([path.to_str().expect("text")]);

@@ -85,7 +85,7 @@ impl Cell {
             name: "healthy".to_owned(),
             namespace: "healthy".to_owned(),
             objects: 300,
-            workers_of: Some(0),
+            workers_of: Some("failing".to_owned()),
             changes,
             ..failing.clone()
         };

@@ -127,8 +127,8 @@ pub struct ControllerModel {
     pub objects: usize,
     /// How many objects the controller reconciles at a time; `None` for all of them.
     pub workers: Option<usize>,
-    /// The index of another controller, to use its queue and workers; `None` for its own.
-    pub workers_of: Option<usize>,
+    /// The name of a controller above, to use its queue and workers; `None` for its own.
+    pub workers_of: Option<String>,
     /// When the controller's objects change.
     pub changes: Changes,
     /// The calls of a reconcile, in order.

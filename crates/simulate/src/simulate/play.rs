@@ -8,6 +8,7 @@ mod lease;
 mod server;
 mod together;
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use slab::Slab;
@@ -278,16 +279,15 @@ impl<'a> World<'a> {
 /// Returns the simulated controllers: one for each replica of those in the scenario.
 fn controllers(scenario: &Scenario, step: Duration) -> Vec<SimulatedController<'_>> {
     let mut all: Vec<SimulatedController<'_>> = Vec::new();
-    let mut places = Vec::new();
+    let mut places = HashMap::new();
     for spec in &scenario.controllers {
         let place = all.len();
-        let owner = spec.workers_of.map_or(place, |owner| places[owner]);
-        places.push(place);
+        let owner = spec.workers_of.as_ref().and_then(|name| places.get(name.as_str()).copied());
+        places.insert(spec.name.as_str(), place);
         for copy in 0..spec.replicas.max(1) {
             let controller = SimulatedController::new(spec, copy, step);
             all.push(controller);
-            let owner = if spec.workers_of.is_some() { owner } else { place + copy };
-            SimulatedController::join(&mut all, owner);
+            SimulatedController::join(&mut all, owner.unwrap_or(place + copy));
         }
     }
     all

@@ -69,6 +69,11 @@ impl Faults {
         for (index, one) in controllers.iter().enumerate() {
             let at = root.key("controllers").index(index);
             self.unless(!names[..index].contains(&&*one.name), at.key("name"), &one.name, "another name for each");
+            let lends = |other: &ControllerModel| {
+                Some(&other.name) == one.workers_of.as_ref() && other.workers_of.is_none() && other.replicas == 1
+            };
+            let has_workers = one.workers_of.is_none() || controllers[..index].iter().any(lends);
+            self.unless(has_workers, at.key("workers_of"), one.workers_of.as_deref().unwrap_or_default(), AN_OWNER);
             self.of_controller(one, &at);
         }
         for (index, Lease { name, every, deadline }) in leases.iter().enumerate() {
@@ -136,6 +141,7 @@ pub(super) struct ControllerFile {
     namespace: String,
     objects: usize,
     workers: usize,
+    workers_of: Option<String>,
     changes: Option<f64>,
     #[serde(deserialize_with = "time")]
     from: Duration,
@@ -156,6 +162,7 @@ impl Default for ControllerFile {
             namespace: "default".to_owned(),
             objects: 100,
             workers: 1,
+            workers_of: None,
             changes: None,
             from: Duration::ZERO,
             to: None,
@@ -179,7 +186,7 @@ impl From<ControllerFile> for ControllerModel {
             namespace,
             objects,
             workers: Some(file.workers).filter(|workers| *workers > 0),
-            workers_of: None,
+            workers_of: file.workers_of,
             changes: changes.unwrap_or(Changes::Together { at: from }),
             verbs,
             requeue,
@@ -267,6 +274,7 @@ impl Lease {
 
 /// The verbs the calls of a reconcile can have.
 const VERBS: [Verb; 6] = [Verb::Get, Verb::List, Verb::Create, Verb::Update, Verb::Patch, Verb::Delete];
+const AN_OWNER: &str = "a controller above this one that has workers of its own and no replicas";
 const A_SEGMENT: &str = "a name of letters, digits, '-' and '.'";
 /// The most objects of a controller. The limit is arbitrary; each object costs memory.
 const MOST_OBJECTS: usize = 1_000_000;
