@@ -121,6 +121,16 @@ fn three_programs() -> String {
 }
 
 #[test]
+fn calls_of_more_portions_than_are_counted_are_said() {
+    let one = |number: u64| {
+        line(8_000_000 + number, "").replace("\"namespace\":\"n\"", &format!("\"namespace\":\"n{number}\""))
+    };
+    let ended = of(herds("") + &(0..10_002).map(one).collect::<String>(), &["--per", "namespace"]);
+    assert_eq!(ended.code, Some(0), "{}", ended.err);
+    assert!(ended.out.contains("3 calls of more namespaces are left out."), "{}", ended.out);
+}
+
+#[test]
 fn each_portion_has_a_class_to_paste() {
     for (per, said) in [
         (

@@ -62,6 +62,8 @@ pub struct Recommendation {
     goal: Goal,
     /// The number of calls without a cost.
     exempt: u64,
+    /// The number of calls of more portions than are counted.
+    left_out: u64,
     /// The counts of the lines read.
     pub read: ReadCounts,
 }
@@ -102,14 +104,20 @@ pub fn recommend(
     let new = || Portion::new(goal.headroom, largest);
     let mut portions: BTreeMap<String, Portion> = BTreeMap::new();
     let mut exempt = 0;
+    let mut left_out = 0;
     reader.files(recorded, &mut |record| {
         let cost = gate.tokens(record);
         if cost == 0 {
             return exempt += 1;
         }
         let name = goal.portion(record, &mut gate);
-        if portions.len() < MOST_PORTIONS || portions.contains_key(name) {
-            portions.entry(name.to_owned()).or_insert_with(new).count(record, cost);
+        let has_room = portions.len() < MOST_PORTIONS;
+        match portions.get_mut(name) {
+            Some(portion) => portion.count(record, cost),
+            None if has_room => {
+                portions.entry(name.to_owned()).or_insert_with(new).count(record, cost);
+            }
+            None => left_out += 1,
         }
     })?;
     if portions.is_empty() {
@@ -131,7 +139,7 @@ pub fn recommend(
     }
     buckets.sort_by_key(|bucket| std::cmp::Reverse(bucket.traffic.calls));
     let without = errors.into_iter().map(|(name, error)| format!("{name:?}: {error}")).collect();
-    Ok(Recommendation { selection, buckets, without, goal, exempt, read })
+    Ok(Recommendation { selection, buckets, without, goal, exempt, left_out, read })
 }
 
 /// Replays the calls of each portion under its bucket.

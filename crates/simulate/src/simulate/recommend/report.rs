@@ -51,13 +51,16 @@ pub fn toml(found: &Recommendation) -> String {
     blocks.join("\n")
 }
 
-/// Says for which portions there is no bucket, if there are any.
+/// Says for which portions there is no bucket, and how many calls are of no portion.
 #[must_use]
-pub fn without(found: &Recommendation) -> Option<String> {
-    let per = found.goal.per?.word();
-    let first = found.without.first()?;
+pub fn without(found: &Recommendation) -> Vec<String> {
+    let Some(per) = found.goal.per.map(Per::word) else { return Vec::new() };
     let many = format!("{per}s");
-    Some(format!("No bucket for {}, such as {first}.", count(found.without.len(), per, &many)))
+    let short = found.without.first();
+    let short =
+        short.map(|first| format!("No bucket for {}, such as {first}.", count(found.without.len(), per, &many)));
+    let rest = || format!("{} calls of more {many} are left out.", thousands(found.left_out));
+    short.into_iter().chain((found.left_out > 0).then(rest)).collect()
 }
 
 /// Describes what the limiter would have done with the recorded calls under the recommended buckets.
