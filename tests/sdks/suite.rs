@@ -3,7 +3,7 @@
 //! through the proxy while the tests stay what they are: they hold what the server gets and what
 //! the client gets to the byte. They run twice, by `http://` and in tunnels.
 //!
-//! docs/internals/reliability.md lists each test that has another result than without a proxy, with the
+//! `curl-suite.differs` lists each test that has another result than without a proxy, with the
 //! reason. This test holds that table to what happens, in both directions.
 
 use std::collections::BTreeSet;
@@ -99,9 +99,9 @@ impl Way {
     }
 }
 
-/// The tests that the document lists for a way.
-fn listed(document: &str, way: Way) -> BTreeSet<u32> {
-    let (_, section) = document.split_once(TABLE).expect("the table is there");
+/// The tests that `curl-suite.differs` lists for a way.
+fn listed(differs: &str, way: Way) -> BTreeSet<u32> {
+    let (_, section) = differs.split_once(TABLE).expect("the table is there");
     let rows = section.trim_start().lines().take_while(|line| line.starts_with('|'));
     let rows = rows.map(|row| row.split('|').map(str::trim).collect::<Vec<_>>());
     let of_way = rows.filter(|row| row[1] == way.word() || row[1] == "both");
@@ -120,7 +120,7 @@ fn curls_own_tests_have_the_results_that_are_explained() {
     let file = dir.path().join("tidegate.toml");
     fs::write(&file, "[log]\nlevel = \"info\"\n[egress]\nlisten = \"127.0.0.1:8003\"\n").expect("the folder is ours");
     let gates = Gates::of(&file, &[], ("egress", 8003));
-    let document = fs::read_to_string(DOCUMENT).expect("it is there");
+    let differs = fs::read_to_string(Path::new(CLIENTS).join("curl-suite.differs")).expect("it is there");
 
     let outcomes = thread::scope(|scope| {
         let (suite, dir) = (&suite, dir.path());
@@ -135,19 +135,19 @@ fn curls_own_tests_have_the_results_that_are_explained() {
         let halves = halves.map(|half| half.expect("no panic"));
         let all = |of: fn(&Outcome) -> &BTreeSet<u32>| halves.iter().flat_map(of).copied().collect::<BTreeSet<_>>();
         let (same, other) = (all(|half| &half.same), all(|half| &half.other));
-        let listed = listed(&document, way);
+        let listed = listed(&differs, way);
         let again: Vec<String> = other.difference(&listed).map(u32::to_string).collect();
         // A busy machine may be too slow for a test, but hardly twice.
         let again = if again.is_empty() { Outcome::default() } else { way.run(&suite, dir.path(), &again) };
         assert!(
             again.other.is_empty(),
-            "not listed in the document, {}: {:?}\n{}",
+            "not listed in curl-suite.differs, {}: {:?}\n{}",
             way.word(),
             again.other,
             gates.log()
         );
         let never: Vec<_> = listed.difference(&other).collect();
-        assert!(never.is_empty(), "listed in the document, but as without a proxy, {}: {never:?}", way.word());
+        assert!(never.is_empty(), "listed in curl-suite.differs, but as without a proxy, {}: {never:?}", way.word());
         let how = if way == Way::Plain { "plain" } else { "tunnelled" };
         let connections = gates.counted(&format!("tidegate_egress_connections_total{{how=\"{how}\"}}"));
         assert!(connections >= same.len() as f64, "{connections} connections for {} tests", same.len());
@@ -158,7 +158,6 @@ fn curls_own_tests_have_the_results_that_are_explained() {
 }
 
 const HALVES: [&str; 2] = ["1 to 999 HTTP", "1000 to 9999 HTTP"];
-const DOCUMENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/internals/reliability.md");
 /// The head of the table.
 const TABLE: &str = "| by | tests of curl | another result than without a proxy, because |\n|---|---|---|";
 /// The seconds of a transfer; a server of the tests takes half of them for an answer in pieces.
