@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::options::{self, Check, PREFIX};
 use crate::classify::Glob;
-use crate::inject::Options;
+use crate::inject::{LABEL, Options};
 
 /// The policies of a webhook, in the order of their file.
 #[derive(Clone, Debug)]
@@ -131,7 +131,9 @@ impl Policies {
             let bare = json!({"metadata": {"labels": {"kubernetes.io/metadata.name": name}}});
             let given = of_kind("Namespace").find(|object| text(object, "/metadata/name") == name);
             let namespace = given.unwrap_or(&bare);
+            let is_left = SYSTEM.contains(&&*name) || is_disabled(pod) || is_disabled(namespace);
             let what = match self.decide(pod, namespace) {
+                _ if is_left => format!("stays as it is: {LABEL} is disabled, or the namespace is the system's"),
                 Ok(Some(Decision { by, mode, .. })) => format!("{by}, mode {mode}"),
                 Ok(None) => "no policy, so that only a label tidegate.io/inject gives it the sidecar".to_owned(),
                 Err(problems) => problems.join("; "),
@@ -220,12 +222,20 @@ impl PodPolicy {
     }
 }
 
+/// Returns true if a label keeps the sidecar out of a pod, or of the pods of a namespace.
+pub(super) fn is_disabled(object: &Value) -> bool {
+    let label = object.pointer("/metadata/labels").and_then(|labels| labels.get(LABEL));
+    matches!(label.and_then(Value::as_str), Some("disabled" | "false"))
+}
+
 fn patterns(values: &str) -> impl Iterator<Item = &str> {
     values.split(',').map(str::trim)
 }
 
 /// The annotation of a namespace that is a policy for its pods, without its prefix.
 const POLICY: &str = "policy";
+/// The namespaces of Kubernetes itself.
+pub(super) const SYSTEM: [&str; 3] = ["kube-system", "kube-public", "kube-node-lease"];
 
 #[cfg(test)]
 mod tests;

@@ -4,10 +4,10 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
-use super::policies::RolloutMode;
+use super::policies::{RolloutMode, SYSTEM, is_disabled};
 use super::{Policy, Settings, options};
 use crate::credentials::Environment;
-use crate::inject::{self, LABEL};
+use crate::inject;
 
 /// Why a request is not an `AdmissionReview`.
 #[derive(Debug, thiserror::Error)]
@@ -90,8 +90,7 @@ fn patch(
     namespace: Option<Result<&Value, &String>>,
     is_labelled: bool,
 ) -> Result<Option<PodPatch>, Vec<String>> {
-    let label = pod.pointer("/metadata/labels").and_then(|labels| labels.get(LABEL)).and_then(Value::as_str);
-    if matches!(label, Some("disabled" | "false")) || has_sidecar(pod) || is_annotated(pod, MIRROR) {
+    if is_disabled(pod) || has_sidecar(pod) || is_annotated(pod, MIRROR) {
         return Ok(None);
     }
     let decision = match (&settings.policies, namespace) {
@@ -179,8 +178,6 @@ fn name(pod: &Value) -> &str {
 
 /// The annotation of pods that mirror a kubelet's static pods; they must stay unchanged.
 const MIRROR: &str = "kubernetes.io/config.mirror";
-/// The namespaces of Kubernetes itself.
-const SYSTEM: [&str; 3] = ["kube-system", "kube-public", "kube-node-lease"];
 
 #[cfg(test)]
 mod tests;

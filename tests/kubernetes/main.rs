@@ -30,6 +30,7 @@ mod outage;
 mod packaged_chart;
 mod pages;
 mod pod;
+mod policies;
 mod rate;
 mod recovery;
 mod seats;

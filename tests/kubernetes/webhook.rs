@@ -25,34 +25,21 @@ const LONG: Duration = Duration::from_secs(180);
 
 /// The webhook, running with the identity and the rights of its pods, where the API server of the
 /// tests can reach it: no network leads to a pod here.
-struct Webhook {
-    process: Process,
+pub(crate) struct Webhook {
+    pub(crate) process: Process,
     manifest: String,
     _dir: tempfile::TempDir,
 }
 
 impl Webhook {
     fn start(plane: &ControlPlane) -> Self {
-        let (dir, port) = (scratch_dir(), free_port());
         let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/examples/webhook");
         let built = plane.kubectl(&["kustomize", &example.display().to_string()]);
         let service =
             "    service:\n      name: tidegate-webhook\n      namespace: tidegate-system\n      path: /inject\n";
         assert_eq!(built.matches(service).count(), 2, "{built}");
-        let manifest = built.replace(service, &format!("    url: https://127.0.0.1:{port}/inject\n"));
-        plane.apply(&manifest);
-        let folder = dir.path().join("serviceaccount");
-        std::fs::create_dir_all(&folder).expect("the folder is ours");
-        let token = plane.kubectl(&["create", "token", "tidegate-webhook", "-n", OWN, "--duration=1h"]);
-        let write = |name: &str, text: &str| std::fs::write(folder.join(name), text).expect("the folder is ours");
-        write("token", token.trim());
-        write("namespace", OWN);
-        std::fs::copy(plane.ca_file(), folder.join("ca.crt")).expect("the folder is ours");
-        let pod = InPod { folder, port: plane.port(), home: dir.path().to_owned() };
-        let listen = format!("127.0.0.1:{port}");
-        let args = ["webhook", "--listen", &listen, "--image", IMAGE];
-        let process = Process::start("webhook", dir.path(), pod.command(env!("CARGO_BIN_EXE_tidegate"), args));
-        let webhook = Self { process, manifest, _dir: dir };
+        let manifest = built.replace(service, "    url: https://WEBHOOK/inject\n");
+        let webhook = Self::of(plane, &manifest, OWN, "tidegate-webhook", &[]);
         wait_for("the webhook answers", LONG, || {
             webhook.process.must_run();
             let made = dry_run(plane, ALL, &pod_of("probe", &json!({})));
@@ -60,9 +47,28 @@ impl Webhook {
         });
         webhook
     }
+
+    /// Starts the webhook of a manifest, which has `WEBHOOK` in place of its address.
+    pub(crate) fn of(plane: &ControlPlane, manifest: &str, own: &str, name: &str, args: &[&str]) -> Self {
+        let (dir, port) = (scratch_dir(), free_port());
+        let manifest = manifest.replace("WEBHOOK", &format!("127.0.0.1:{port}"));
+        plane.apply(&manifest);
+        let folder = dir.path().join("serviceaccount");
+        std::fs::create_dir_all(&folder).expect("the folder is ours");
+        let token = plane.kubectl(&["create", "token", name, "-n", own, "--duration=1h"]);
+        let write = |name: &str, text: &str| std::fs::write(folder.join(name), text).expect("the folder is ours");
+        write("token", token.trim());
+        write("namespace", own);
+        std::fs::copy(plane.ca_file(), folder.join("ca.crt")).expect("the folder is ours");
+        let pod = InPod { folder, port: plane.port(), home: dir.path().to_owned() };
+        let listen = format!("127.0.0.1:{port}");
+        let args = [&["webhook", "--listen", &listen, "--image", IMAGE], args].concat();
+        let process = Process::start("webhook", dir.path(), pod.command(env!("CARGO_BIN_EXE_tidegate"), args));
+        Self { process, manifest, _dir: dir }
+    }
 }
 
-fn kubectl(plane: &ControlPlane, args: &[&str]) -> Output {
+pub(crate) fn kubectl(plane: &ControlPlane, args: &[&str]) -> Output {
     let config = plane.kubeconfig(&ControlPlane::harness());
     command(plane.binaries().path("kubectl"), args).env("KUBECONFIG", config).output().expect("kubectl runs")
 }
@@ -81,7 +87,7 @@ fn dry_run(plane: &ControlPlane, namespace: &str, pod: &Value) -> Result<Value, 
 }
 
 /// The sidecar of a pod; null if it has none.
-fn sidecar(pod: &Value) -> Value {
+pub(crate) fn sidecar(pod: &Value) -> Value {
     let init = pod.pointer("/spec/initContainers").and_then(Value::as_array);
     init.into_iter().flatten().find(|container| container["name"] == "tidegate").cloned().unwrap_or_default()
 }

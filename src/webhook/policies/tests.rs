@@ -161,3 +161,16 @@ fn it_is_explained_which_policy_a_pod_meets_and_why() {
     assert!(explained.ends_with("of the namespace only its name is known; add the YAML of Namespace n for its labels"));
     assert_eq!(policies.explain(&[]), "");
 }
+
+#[test]
+fn pods_that_stay_as_they_are_are_explained() {
+    let policies = read("[[policies]]\nname = \"all\"\n").expect("good");
+    let disabled = json!({"tidegate.io/inject": "disabled"});
+    let plain = pod(&json!({}), "op:1");
+    let mut system = plain.clone();
+    system["metadata"]["namespace"] = "kube-system".into();
+    for objects in [vec![pod(&disabled, "op:1")], vec![namespace("n", &disabled), plain], vec![system]] {
+        let explained = policies.explain(&objects);
+        assert!(explained.contains("/p: stays as it is: "), "{explained}");
+    }
+}

@@ -6,7 +6,7 @@ use futures_util::FutureExt as _;
 use proptest::prelude::*;
 
 use super::*;
-use crate::inject::{EgressOptions, Mode, Options};
+use crate::inject::{EgressOptions, LABEL, Mode, Options};
 
 /// Adds limits without checking them, which is the application's work.
 fn unchecked(mut options: Options, sets: &[String]) -> Result<Options, Vec<String>> {
