@@ -19,11 +19,12 @@ use std::time::Duration;
 
 use http::uri::Authority;
 use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
 
 use self::controller::HttpController;
 use self::record::{Backlog, RunRecord};
 pub use self::scene::{BURST, RATE};
-use self::scene::{CHANGES_PER_SECOND, KINDS, OBJECTS, ObjectId, RENEW_EVERY};
+use self::scene::{CHANGES_PER_SECOND, KINDS, OBJECTS, RENEW_EVERY};
 pub(crate) use self::scene::{RETRY_RATE, Scene};
 use self::server::Api;
 pub(crate) use self::story::DemoResult;
@@ -58,26 +59,17 @@ pub(crate) enum DemoError {
     Show(#[source] io::Error),
 }
 
-/// The address that the demo's controllers call: the API's own or the gate's.
-#[derive(Debug)]
-pub(crate) struct Entrance<Handle> {
-    /// The address to call.
-    pub(crate) address: SocketAddr,
-    /// A value that stops the gate when it is dropped; `()` without a gate.
-    pub(crate) handle: Handle,
-}
-
 /// Plays both runs, without and with a gate, and prints a line before each. `gate` starts a gate in
-/// front of the API's address.
+/// front of the API's address, which the token stops, and returns the gate's address.
 ///
 /// # Errors
 /// See [`DemoError`].
-pub(crate) async fn play<Handle>(
+pub(crate) async fn play(
     scene: Scene,
     print: fn(&str) -> io::Result<()>,
-    gate: impl AsyncFnOnce(SocketAddr) -> Result<Entrance<Handle>, GateError>,
+    gate: impl AsyncFnOnce(SocketAddr, CancellationToken) -> Result<SocketAddr, GateError>,
 ) -> Result<DemoResult, DemoError> {
-    let direct = async |address| Ok(Entrance { address, handle: () });
+    let direct = async |address, _| Ok(address);
     let without = play_once(scene, print, "without the gate", direct).await?;
     let with = play_once(scene, print, "with the gate", gate).await?;
     Ok(DemoResult { scene, without, with })
@@ -85,19 +77,21 @@ pub(crate) async fn play<Handle>(
 
 /// Plays one run against a new API. `between` starts the gate in front of the API, or returns the
 /// API's own address.
-async fn play_once<Handle>(
+async fn play_once(
     scene: Scene,
     print: fn(&str) -> io::Result<()>,
     name: &str,
-    between: impl AsyncFnOnce(SocketAddr) -> Result<Entrance<Handle>, GateError>,
+    between: impl AsyncFnOnce(SocketAddr, CancellationToken) -> Result<SocketAddr, GateError>,
 ) -> Result<RunRecord, DemoError> {
     let clock = Clock::start();
     let api = Api::new(scene, clock);
     let mut tasks = JoinSet::new();
     let address = api.serve(&mut tasks).await.map_err(DemoError::Listen)?;
-    let entrance = between(address).await.map_err(DemoError::Gate)?;
-    let herd = herd(entrance.address, &api, clock, &mut tasks).map_err(|error| DemoError::Gate(error.into()))?;
-    tasks.spawn(change_objects(Arc::clone(&api), herd, scene, clock));
+    let stop = CancellationToken::new();
+    let gate = stop.clone().drop_guard();
+    let entrance = between(address, stop).await.map_err(DemoError::Gate)?;
+    let herd = herd(entrance, &api, &mut tasks).map_err(|error| DemoError::Gate(error.into()))?;
+    tasks.spawn(change_objects(herd, scene, clock));
     print(&format!("\n{:.0} s {name} ...\n", scene.length.as_secs_f64())).map_err(DemoError::Show)?;
     let mut at = clock.now();
     while at.since_start() < scene.length {
@@ -110,7 +104,7 @@ async fn play_once<Handle>(
         record.stalled = record.stalled.max(at - due);
     }
     tasks.shutdown().await;
-    drop(entrance.handle);
+    drop(gate);
     let record = std::mem::take(&mut api.world().record);
     Ok(record)
 }
@@ -119,28 +113,26 @@ async fn play_once<Handle>(
 fn herd(
     server: SocketAddr,
     api: &Arc<Api>,
-    clock: Clock,
     tasks: &mut JoinSet<()>,
 ) -> Result<Vec<Arc<HttpController>>, http::uri::InvalidUri> {
     let authority: Authority = server.to_string().parse()?;
     let offsets = (0..).map(|number| RENEW_EVERY / 4 * number);
     let start = |(kind, offset)| {
-        let client = OwnClient::new(authority.clone(), None, None, clock);
-        HttpController::start(kind, client, api, offset, clock, tasks)
+        let client = OwnClient::new(authority.clone(), None, None, api.clock);
+        HttpController::start(kind, client, Arc::clone(api), offset, tasks)
     };
     Ok((0..KINDS.len()).zip(offsets).map(start).collect())
 }
 
 /// Changes random objects at a steady rate, as users of a cluster do.
-async fn change_objects(api: Arc<Api>, herd: Vec<Arc<HttpController>>, scene: Scene, clock: Clock) {
+async fn change_objects(herd: Vec<Arc<HttpController>>, scene: Scene, clock: Clock) {
     let mut random = Random::new(scene.seed);
     let mut next = clock.now() + scene.length / 40;
     loop {
         clock.sleep_until(next).await;
-        let object = ObjectId { kind: random.below(KINDS.len()), number: random.below(OBJECTS) };
+        let controller = &herd[random.below(KINDS.len())];
         let now = clock.now();
-        let generation = api.world().change(object, now);
-        herd[object.kind].learn(object.number, generation);
+        controller.change(random.below(OBJECTS), now);
         // A longer delay is not caught up: a busy machine must not cause a flood of changes.
         next = (next + Duration::from_secs(1) / CHANGES_PER_SECOND).max(now.back(CATCH_UP));
     }

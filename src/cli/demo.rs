@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::sync::CancellationToken;
 
 use super::Failure;
 use super::running::block_on;
@@ -14,7 +14,7 @@ use crate::app::prepare::prepare;
 use crate::clock::Clock;
 use crate::config;
 use crate::credentials::Environment;
-use crate::demo::{self, DemoResult, Entrance, GateError, Scene};
+use crate::demo::{self, DemoResult, GateError, Scene};
 use crate::proxy::Gate;
 
 pub(super) const EXAMPLES: &str = "\
@@ -54,7 +54,7 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
 }
 
 /// Starts a gate in front of the demo's API, configured as a user would configure it.
-async fn gate(api: SocketAddr) -> Result<Entrance<DropGuard>, GateError> {
+async fn gate(api: SocketAddr, stop: CancellationToken) -> Result<SocketAddr, GateError> {
     let text = format!(
         "[admin]\nlisten = \"off\"\n\n[shutdown]\ndrain = \"1s\"\n\n[gates.demo]\nlisten = \"127.0.0.1:0\"\n\
          upstream = \"http://{api}\"\nbucket = {{ rate = {rate}, burst = {burst} }}\nretry_bucket = {{ rate = {retries}, burst = {burst} }}\n",
@@ -68,10 +68,8 @@ async fn gate(api: SocketAddr) -> Result<Entrance<DropGuard>, GateError> {
     let nowhere = Environment { variables: Vec::new(), service_account: PathBuf::new() };
     let prepared = prepare(loaded, "demo", &nowhere, clock).map_err(joined)?;
     let gate = prepared.gates.into_iter().next().ok_or("the demo's configuration has a gate")?;
-    let stop = CancellationToken::new();
-    let gate = Gate::start(gate.options, clock, stop.clone()).await?;
-    let address = gate.addresses().first().copied().ok_or("the gate listens on a TCP port")?;
-    Ok(Entrance { address, handle: stop.drop_guard() })
+    let gate = Gate::start(gate.options, clock, stop).await?;
+    Ok(gate.addresses().first().copied().ok_or("the gate listens on a TCP port")?)
 }
 
 fn joined(failure: Failure) -> String {

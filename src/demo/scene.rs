@@ -90,28 +90,4 @@ impl ObjectId {
         let Self { kind, number } = self;
         format!("/apis/demo.example.com/v1/namespaces/demo/{}/{number}", KINDS[kind].resource)
     }
-
-    /// Reads the path of an object or of its status.
-    pub(super) fn of(path: &str) -> Option<Self> {
-        let mut parts = path.split('/').skip(6);
-        let resource = parts.next()?;
-        let kind = KINDS.iter().position(|kind| kind.resource == resource)?;
-        let number = parts.next()?.parse().ok().filter(|number| *number < OBJECTS)?;
-        Some(Self { kind, number })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_object_is_found_by_its_path() {
-        let object = ObjectId { kind: 3, number: 7 };
-        assert_eq!(ObjectId::of(&object.path()), Some(object));
-        assert_eq!(ObjectId::of(&format!("{}/status", object.path())), Some(object));
-        for path in ["/", "/apis/coordination.k8s.io/v1/namespaces/demo/leases/queues", "/a/b/c/d/e/queues/400"] {
-            assert_eq!(ObjectId::of(path), None, "{path}");
-        }
-    }
 }

@@ -19,7 +19,7 @@ pub(super) struct World {
 struct Object {
     /// The number of changes of the wanted state.
     generation: u64,
-    /// The moment of the oldest change that the object's status does not show yet.
+    /// The moment of the oldest change that is not reconciled yet.
     behind: Option<Moment>,
 }
 
@@ -49,7 +49,12 @@ impl World {
         object.generation
     }
 
-    /// Records a controller's report that an object's status shows the generation `observed`.
+    /// Returns the generation of an object that is not yet reconciled.
+    pub(super) fn wanted(&mut self, id: ObjectId) -> Option<u64> {
+        self.object(id).filter(|object| object.behind.is_some()).map(|object| object.generation)
+    }
+
+    /// Records that a controller has reconciled an object's generation `observed`.
     pub(super) fn report(&mut self, id: ObjectId, observed: u64, now: Moment) {
         let since = self.object(id).filter(|object| observed >= object.generation).and_then(|it| it.behind.take());
         let guarded = KINDS[id.kind].guarded;
