@@ -1,12 +1,13 @@
 //! The status of all gates of the process, and the commands to them.
 
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
 
 use super::effective;
 use super::reloads::Reloads;
+use crate::Current;
 use crate::admin::control::{Ask, Bypass, BypassReport, Forget, ForgetReport, Operator};
 use crate::classify::Glob;
 use crate::clock::Clock;
@@ -32,7 +33,7 @@ pub(crate) struct Operations {
     stores: Arc<Stores>,
     clock: Clock,
     /// Who may see names of objects on the admin port; a reload may change it.
-    names: RwLock<ShowNames>,
+    names: Current<ShowNames>,
 }
 
 // === impl Operations ===
@@ -48,13 +49,13 @@ impl Operations {
         clock: Clock,
     ) -> Self {
         let RunningGates { gates, egress } = running;
-        let names = RwLock::new(settings.admin.show_names);
+        let names = Current::new(settings.admin.show_names);
         Self { gates, egress, reloads: Reloads::new(clock, effective), stores, clock, names }
     }
 
     /// Applies the settings of a reload that concern operators.
     pub(crate) fn adopt(&self, settings: &Settings) {
-        *self.names.write().unwrap_or_else(PoisonError::into_inner) = settings.admin.show_names;
+        self.names.set(settings.admin.show_names);
     }
 
     /// Returns the gates that a command concerns: the one of this name, or all. Gates made for
@@ -88,7 +89,7 @@ impl Operations {
 
 impl Operator for Operations {
     fn show_names(&self) -> ShowNames {
-        *self.names.read().unwrap_or_else(PoisonError::into_inner)
+        *self.names.get()
     }
 
     fn status(&self, names: bool) -> BoxFuture<'_, status::Status> {

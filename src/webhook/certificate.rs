@@ -6,7 +6,7 @@
 //! webhook's configuration, and written again whenever someone has removed it.
 
 use std::path::Path;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -14,6 +14,7 @@ use base64::engine::general_purpose::STANDARD;
 use rustls::ServerConfig;
 use serde_json::{Value, json};
 
+use crate::Current;
 use crate::clock::Clock;
 use crate::credentials::{Api, ApiError};
 use crate::tls::{self, Listener, TlsError};
@@ -24,7 +25,7 @@ pub struct Certificate {
     /// With a CA of the webhook's own: the API server, and the names of the objects that hold the
     /// CA.
     own: Option<(Box<Api>, ObjectNames)>,
-    current: RwLock<Arc<Listener>>,
+    current: Current<Listener>,
     clock: Clock,
 }
 
@@ -53,8 +54,7 @@ impl Certificate {
     /// # Errors
     /// A file cannot be read or used.
     pub fn files(cert: &Path, key: &Path, clock: Clock) -> Result<Self, TlsError> {
-        let listener = Arc::new(tls::from_files(cert, key, None)?);
-        Ok(Self { own: None, current: RwLock::new(listener), clock })
+        Ok(Self { own: None, current: Current::new(tls::from_files(cert, key, None)?), clock })
     }
 
     /// Makes a certificate from a CA of the webhook's own. Retries until the CA is in the webhook
@@ -63,7 +63,7 @@ impl Certificate {
     /// # Errors
     /// A name cannot be in a certificate.
     pub async fn own(api: Api, names: ObjectNames, clock: Clock) -> Result<Self, TlsError> {
-        let current = RwLock::new(Arc::new(tls::self_signed(&names.server_names(), &[], None)?));
+        let current = Current::new(tls::self_signed(&names.server_names(), &[], None)?);
         let certificate = Self { own: Some((Box::new(api), names)), current, clock };
         while let Err(error) = certificate.agree().await {
             tracing::warn!(why = chain(&error), "the webhook cannot start: it has no certificate yet; trying again");
@@ -74,7 +74,7 @@ impl Certificate {
 
     /// Returns the TLS configuration for the next handshake.
     pub(super) fn config(&self) -> Arc<ServerConfig> {
-        self.listener().config()
+        self.current.get().config()
     }
 
     /// Keeps the certificate up to date, for as long as the webhook serves.
@@ -82,7 +82,7 @@ impl Certificate {
         let mut is_failing = false;
         loop {
             self.clock.sleep(LOOK_EVERY).await;
-            self.listener().refresh(tls::wall());
+            self.current.get().refresh(tls::wall());
             match self.agree().await {
                 Ok(()) => is_failing = false,
                 Err(_) if is_failing => {}
@@ -103,16 +103,12 @@ impl Certificate {
             Some(ca) => ca,
             None => names.write_ca(api).await?,
         };
-        if self.listener().ca_key().as_ref() != Some(&ca.key) {
+        if self.current.get().ca_key().as_ref() != Some(&ca.key) {
             let listener = tls::self_signed_by(&ca.key, &names.server_names(), &[], None)?;
-            *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(listener);
+            self.current.set(listener);
             tracing::info!(secret = names.name, "the webhook has a new certificate, signed by the CA in its Secret");
         }
         names.show_ca(api, &ca.pem).await
-    }
-
-    fn listener(&self) -> Arc<Listener> {
-        Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
     }
 }
 

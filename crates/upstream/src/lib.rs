@@ -38,7 +38,7 @@ impl<T> Current<T> {
     }
 
     /// Replaces the value for later users.
-    pub fn set(&self, value: T) {
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(value);
+    pub fn set(&self, value: impl Into<Arc<T>>) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = value.into();
     }
 }

@@ -23,7 +23,7 @@ mod target;
 mod tunnel;
 
 use std::net::SocketAddr;
-use std::sync::{Arc, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tokio::io::AsyncWriteExt as _;
@@ -45,6 +45,7 @@ use super::gate::Gate;
 use super::guard::buffers::Buffers;
 use super::listener::{self, ClientTasks, Handshakes, ListenSocket, Stream, Wire, WireHandle};
 use super::respond::Responder;
+use crate::Current;
 use crate::bind::BindError;
 use crate::classify::ApiKind;
 use crate::clock::Clock;
@@ -58,7 +59,7 @@ use crate::upstream::{self, Judge};
 #[derive(derive_more::Debug)]
 #[debug("Egress on {listen}")]
 pub struct EgressListener {
-    directory: RwLock<Arc<Directory>>,
+    directory: Current<Directory>,
     origins: Origins,
     dial: TunnelDial,
     access: Access,
@@ -129,7 +130,7 @@ impl EgressListener {
         let egress = Arc::new_cyclic(|weak| Self {
             address,
             listen: address.map_or(configured, |address| address.to_string()),
-            directory: RwLock::new(Arc::new(directory)),
+            directory: Current::new(directory),
             origins: Origins::new(sections, via, clock),
             dial,
             access: Access { token, clients, tls, handshakes: Handshakes::default(), clock },
@@ -285,13 +286,13 @@ impl EgressListener {
     }
 
     fn directory(&self) -> Arc<Directory> {
-        Arc::clone(&self.directory.read().unwrap_or_else(PoisonError::into_inner))
+        self.directory.get()
     }
 
     /// Replaces the hosts and rules for later calls and tunnels. The limits of the gates are
     /// replaced by [`Gate::reconfigure`].
     pub fn reconfigure(&self, directory: Directory) {
-        *self.directory.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(directory);
+        self.directory.set(directory);
     }
 
     /// Returns the TCP address; `None` if it listens on a Unix socket.

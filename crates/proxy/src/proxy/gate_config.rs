@@ -4,8 +4,6 @@
 //! number, which only the rules of its configuration explain. The limiter knows the number
 //! (generation) of its configuration. A call with an older number is classified again.
 
-use std::sync::{Arc, PoisonError, RwLock};
-
 use super::hosts::Hosts;
 use super::options::Options;
 use crate::api::Failures;
@@ -31,10 +29,6 @@ pub(crate) struct GateConfig {
     pub(crate) has_shadow: bool,
 }
 
-/// The configuration in force.
-#[derive(Debug)]
-pub(crate) struct CurrentConfig(RwLock<Arc<GateConfig>>);
-
 // === impl GateConfig ===
 
 impl GateConfig {
@@ -56,22 +50,6 @@ impl GateConfig {
     /// Returns which responses count as failures in this class.
     pub(crate) fn failures(&self, class: ClassId) -> &Failures {
         self.options.gate.answers.failures.get(usize::from(class.0)).unwrap_or(&NO_FAILURES)
-    }
-}
-
-// === impl CurrentConfig ===
-
-impl CurrentConfig {
-    pub(crate) fn new(config: GateConfig) -> Self {
-        Self(RwLock::new(Arc::new(config)))
-    }
-
-    pub(crate) fn get(&self) -> Arc<GateConfig> {
-        Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    pub(crate) fn set(&self, config: Arc<GateConfig>) {
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = config;
     }
 }
 

@@ -5,8 +5,10 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+use super::gate_config::GateConfig;
 use super::stores::Stores;
-use super::{driver, gate_config, respond, revalidate, tally};
+use super::{driver, respond, revalidate, tally};
+use crate::Current;
 use crate::api::Signal;
 use crate::classify::Salt;
 use crate::clients::Clients;
@@ -15,7 +17,7 @@ use crate::upstream::Upstream;
 
 /// The limiter, connections and counts that the calls of a gate share.
 pub(crate) struct GateParts {
-    pub(crate) config: Arc<gate_config::CurrentConfig>,
+    pub(crate) config: Arc<Current<GateConfig>>,
     pub(crate) tally: Arc<tally::Tally>,
     pub(crate) responder: Arc<respond::Responder>,
     pub(crate) driver: driver::Driver,
@@ -62,7 +64,7 @@ impl GateParts {
 
     /// Applies the configuration to the limiter for classes in shadow mode. Makes that limiter if
     /// it is missing and a class is in shadow mode.
-    pub(crate) fn shadow_by(&self, config: &gate_config::GateConfig) {
+    pub(crate) fn shadow_by(&self, config: &GateConfig) {
         if !self.shadow && config.has_shadow || self.shadow_limiter.get().is_some() {
             let mut policy = config.options.gate.policy.clone();
             policy.shared.clear();

@@ -8,7 +8,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, Weak};
 
-use super::gate_config::{CurrentConfig, GateConfig};
+use super::gate_config::GateConfig;
 use super::guard::buffers::Buffers;
 use super::options::Options;
 use super::parts::GateParts;
@@ -17,9 +17,8 @@ use crate::classify::{ApiKind, Salt, number_of_origin};
 use crate::clients::Clients;
 use crate::clock::Clock;
 use crate::limit::{Limiter, Questions};
-use crate::lock;
 use crate::telemetry::{GateMeters, UpstreamMeters};
-use crate::{spec, tls, upstream};
+use crate::{Current, lock, spec, tls, upstream};
 
 /// What all gates made from one gate of the configuration share.
 pub(crate) struct Section {
@@ -29,7 +28,7 @@ pub(crate) struct Section {
     clients: Option<Arc<Clients>>,
     pub(crate) clock: Clock,
     /// The current settings with their number, the metrics and the log.
-    pub(crate) config: Arc<CurrentConfig>,
+    pub(crate) config: Arc<Current<GateConfig>>,
     /// Counts the bytes of large heads and of answers not read yet.
     pub(crate) buffers: Buffers,
     /// Counts the bytes of the bodies of waiting calls.
@@ -59,7 +58,7 @@ impl Section {
             salt,
             questions: Questions::default(),
             clock,
-            config: Arc::new(CurrentConfig::new(GateConfig::new(options, 0, meters))),
+            config: Arc::new(Current::new(GateConfig::new(options, 0, meters))),
             buffers: Buffers::default(),
             waiting_bytes: Arc::default(),
             responder: Arc::new(respond::Responder::new(Arc::clone(&name), kind, clock)),
