@@ -32,4 +32,4 @@ pub use tidegate_upstream::{clients, credentials, own_client, tls, upstream};
 
 use tidegate_proxy::{bind, body, places};
 use tidegate_simulate::{controller, random};
-use tidegate_upstream::{Current, lock};
+use tidegate_upstream::{Current, error_chain, lock};

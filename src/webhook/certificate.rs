@@ -14,10 +14,10 @@ use base64::engine::general_purpose::STANDARD;
 use rustls::ServerConfig;
 use serde_json::{Value, json};
 
-use crate::Current;
 use crate::clock::Clock;
 use crate::credentials::{Api, ApiError};
 use crate::tls::{self, Listener, TlsError};
+use crate::{Current, error_chain};
 
 /// The current certificate; it is renewed while the webhook serves.
 #[derive(Debug)]
@@ -66,7 +66,10 @@ impl Certificate {
         let current = Current::new(tls::self_signed(&names.server_names(), &[], None)?);
         let certificate = Self { own: Some((Box::new(api), names)), current, clock };
         while let Err(error) = certificate.agree().await {
-            tracing::warn!(why = chain(&error), "the webhook cannot start: it has no certificate yet; trying again");
+            tracing::warn!(
+                why = error_chain(&error),
+                "the webhook cannot start: it has no certificate yet; trying again"
+            );
             clock.sleep(TRY_AGAIN).await;
         }
         Ok(certificate)
@@ -87,7 +90,7 @@ impl Certificate {
                 Ok(()) => is_failing = false,
                 Err(_) if is_failing => {}
                 Err(error) => {
-                    let why = chain(&error);
+                    let why = error_chain(&error);
                     tracing::warn!(why, "cannot renew the webhook's certificate: the last one stays in use");
                     is_failing = true;
                 }
@@ -180,12 +183,6 @@ impl ObjectNames {
         tracing::info!(configuration = self.configuration, "wrote the webhook's CA into this configuration");
         Ok(())
     }
-}
-
-/// Formats an error with its causes.
-fn chain(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(Some(error), |error| error.source());
-    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
 const KEY: &str = "ca.key";

@@ -19,4 +19,4 @@ use tidegate_config::spec;
 use tidegate_limit::moment;
 use tidegate_status as status;
 use tidegate_telemetry::{clock, telemetry};
-use tidegate_upstream::{Current, clients, credentials, lock, tls, upstream};
+use tidegate_upstream::{Current, clients, credentials, error_chain, lock, tls, upstream};

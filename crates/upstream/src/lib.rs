@@ -22,6 +22,12 @@ pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Formats an error with its causes: hyper's errors say little without them.
+pub fn error_chain(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+}
+
 /// A value that is replaced as a whole, while others use the one before.
 #[derive(Debug)]
 pub struct Current<T>(RwLock<Arc<T>>);

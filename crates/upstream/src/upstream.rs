@@ -50,7 +50,7 @@ pub use self::inbound::{Inbound, InboundError, Remainder, UnreadBody};
 use self::pool::Pool;
 pub use self::pool::StreamLease;
 pub use self::prepare::hides_fields;
-pub use self::protocol::Protocol;
+pub use self::protocol::{Protocol, tokens};
 pub use self::response_body::{ResponseBody, ResponseBodyError};
 pub use self::through::Wire as Bare;
 pub use self::upgrade::{DedicatedConnection, UpgradeAnswer};

@@ -154,7 +154,7 @@ impl EgressListener {
 
     /// Starts the tasks accepting clients.
     fn open(self: &Arc<Self>, socket: Option<ListenSocket>, names: Vec<ListenSocket>, stop: CancellationToken) {
-        self.directory().intercepting().for_each(|gate| self.tally.intercepts(gate));
+        self.directory.get().intercepting().for_each(|gate| self.tally.intercepts(gate));
         let leaving = listener::leaving(socket.iter().chain(&names));
         let over = CancellationToken::new();
         let named = names.into_iter().map(|socket| {
@@ -184,7 +184,7 @@ impl EgressListener {
                 client = self.clients.door.accept(|| socket.accept()) => client,
                 () = self.clients.tasks.closing.cancelled() => return,
             };
-            let Some(place) = self.clients.door.take_of(self.directory().egress.max_connections) else {
+            let Some(place) = self.clients.door.take_of(self.directory.get().egress.max_connections) else {
                 self.turn_off();
                 continue;
             };
@@ -213,7 +213,7 @@ impl EgressListener {
 
     async fn tidy(&self) {
         loop {
-            let idle = self.directory().egress.idle_origin;
+            let idle = self.directory.get().egress.idle_origin;
             self.clock.sleep(TIDY_EVERY.min(idle)).await;
             self.origins.tidy(idle);
             self.access.refresh();
@@ -283,10 +283,6 @@ impl EgressListener {
         if said.await.is_ok() {
             listener::linger(handle).await;
         }
-    }
-
-    fn directory(&self) -> Arc<Directory> {
-        self.directory.get()
     }
 
     /// Replaces the hosts and rules for later calls and tunnels. The limits of the gates are

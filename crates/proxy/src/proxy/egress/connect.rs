@@ -33,7 +33,7 @@ impl EgressListener {
 
     async fn tunnel(self: &Arc<Self>, handle: &WireHandle, named: Option<&Arc<str>>) -> Result<(), EgressRefusal> {
         let (origin, agent, client) = self.read_connect(handle, named).await?;
-        let directory = self.directory();
+        let directory = self.directory.get();
         let listed_by = match directory.tunnel(&origin)? {
             Fate::Gate(..) => {
                 self.tally.became("plain");

@@ -92,7 +92,7 @@ impl EgressListener {
 
     /// Returns the gate for the host name in a client's ClientHello, as a tunnel to be decrypted.
     fn named(&self, hello: &StartHandshake<Wire>, port: u16) -> Result<InterceptedTunnel, EgressRefusal> {
-        let directory = self.directory();
+        let directory = self.directory.get();
         let ports = &directory.egress.ports;
         let usual = if ports.contains(&port) { port } else { ports.first().copied().unwrap_or(443) };
         let hello = hello.client_hello();

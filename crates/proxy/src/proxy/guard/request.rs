@@ -12,6 +12,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Uri,
 
 use super::scan::{CUT, LONGEST_TARGET};
 use crate::proxy::hosts::Hosts;
+use crate::upstream::tokens;
 
 sentences! {
     /// Why the guard refused a request.
@@ -87,7 +88,7 @@ pub(crate) fn is_too_long<B>(request: &Request<B>) -> bool {
 
 /// Returns true if `Connection` names a protected header, and so demands its removal.
 pub(crate) fn drops_protected(headers: &HeaderMap) -> bool {
-    connection_tokens(headers).any(is_protected)
+    tokens(headers, &header::CONNECTION).any(is_protected)
 }
 
 /// Returns the length of the target as it came: HTTP/2 has scheme and authority in fields of their
@@ -152,12 +153,6 @@ fn site(headers: &HeaderMap, hosts: &Hosts, local: Option<IpAddr>) -> Result<(),
         return Err(Violation::CrossSite);
     }
     Ok(())
-}
-
-/// Returns every token of every Connection header.
-fn connection_tokens(headers: &HeaderMap) -> impl Iterator<Item = &[u8]> {
-    let lines = headers.get_all(header::CONNECTION).iter();
-    lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b',')).map(<[u8]>::trim_ascii)
 }
 
 /// Returns true for headers that must not be removed: they say who calls, what is sent or where it

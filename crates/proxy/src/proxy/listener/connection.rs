@@ -1,7 +1,6 @@
 //! One client's connection: hyper serves it from its first byte to its last.
 
 use std::future::poll_fn;
-use std::iter::successors;
 use std::pin::pin;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
@@ -19,6 +18,7 @@ use super::linger::linger;
 use super::stream::Stream;
 use super::wire::{Wire, WireHandle};
 use crate::clock::timer;
+use crate::error_chain;
 use crate::places::{Place, until_closing};
 use crate::proxy::guard::scan::{Fault, HEAD_BYTES, MOST_LINES};
 use crate::proxy::peer::Peer;
@@ -148,12 +148,6 @@ fn begin_http1(handle: &WireHandle, calls: Calls) -> UpgradeableConnection<Tokio
         .half_close(false) // a client that ends its side is gone (P6)
         .serve_connection(TokioIo::new(Wire::scanned(handle)), calls)
         .with_upgrades()
-}
-
-/// Returns an error with its causes: hyper's errors say little without them.
-fn error_chain(error: &dyn std::error::Error) -> String {
-    let chain = successors(Some(error), |error| error.source());
-    chain.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
 /// The time for a client's first bytes: kube-apiserver waits 32 s for a head.
