@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use self::file::{ControllerFile, RequeueFile};
+use self::file::ControllerFile;
 pub use self::file::{load, load_text};
 use crate::api::Verb;
 
@@ -163,15 +163,22 @@ pub enum Changes {
 
 /// When an object is tried again after a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
-#[serde(from = "RequeueFile")]
+#[serde(
+    untagged,
+    deny_unknown_fields,
+    expecting = "expected \"at_once\" or a table such as { base = \"5ms\", max = \"1000s\" }"
+)]
 pub enum Requeue {
     /// At once: the controller has no backoff, and all waiting happens in the gate.
+    #[serde(deserialize_with = "file::at_once")]
     AtOnce,
     /// The controller tries again after a delay, as in a work queue: `base * 2^n`, at most `max`.
     Backoff {
         /// The delay after the first failure.
+        #[serde(default = "file::requeue_base", deserialize_with = "file::time")]
         base: Duration,
         /// The longest delay.
+        #[serde(default = "file::requeue_max", deserialize_with = "file::time")]
         max: Duration,
         /// The bucket for the retries of all objects together, if there is one, as in client-go's
         /// classic limiter.
@@ -268,6 +275,6 @@ impl Default for StoreModel {
 impl Default for Requeue {
     /// Returns controller-runtime's own backoff.
     fn default() -> Self {
-        Self::Backoff { base: Duration::from_millis(5), max: Duration::from_secs(1000), overall: None }
+        Self::Backoff { base: file::requeue_base(), max: file::requeue_max(), overall: None }
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::de::{Deserialize, Deserializer, Error};
 
-use super::{Changes, ControllerModel, Lease, OverallBucket, Requeue, Scenario};
+use super::{Changes, ControllerModel, Lease, Requeue, Scenario};
 use crate::api::Verb;
 use crate::config::path::Path;
 use crate::config::problems::{Problem, Text, alternatives, did_you_mean};
@@ -196,43 +196,6 @@ impl From<ControllerFile> for ControllerModel {
     }
 }
 
-/// A requeue as it is written in a file.
-#[derive(serde::Deserialize)]
-#[serde(untagged, expecting = "expected \"at_once\" or a table such as { base = \"5ms\", max = \"1000s\" }")]
-pub(super) enum RequeueFile {
-    Word(AtOnce),
-    Backoff(BackoffFile),
-}
-
-/// The word for no backoff.
-#[derive(serde::Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum AtOnce {
-    AtOnce,
-}
-
-/// A backoff as it is written in a file.
-#[derive(serde::Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct BackoffFile {
-    #[serde(default, deserialize_with = "some_time")]
-    base: Option<Duration>,
-    #[serde(default, deserialize_with = "some_time")]
-    max: Option<Duration>,
-    overall: Option<OverallBucket>,
-}
-
-impl From<RequeueFile> for Requeue {
-    fn from(file: RequeueFile) -> Self {
-        match (file, Self::default()) {
-            (RequeueFile::Backoff(file), Self::Backoff { base, max, .. }) => {
-                Self::Backoff { base: file.base.unwrap_or(base), max: file.max.unwrap_or(max), overall: file.overall }
-            }
-            (RequeueFile::Word(AtOnce::AtOnce) | RequeueFile::Backoff(_), _) => Self::AtOnce,
-        }
-    }
-}
-
 pub(super) fn time<'de, D: Deserializer<'de>>(value: D) -> Result<Duration, D::Error> {
     let text = String::deserialize(value)?;
     with_unit(&text).ok_or_else(|| D::Error::custom(format!("is {text:?}, expected {A_DURATION}")))
@@ -240,6 +203,12 @@ pub(super) fn time<'de, D: Deserializer<'de>>(value: D) -> Result<Duration, D::E
 
 fn some_time<'de, D: Deserializer<'de>>(value: D) -> Result<Option<Duration>, D::Error> {
     time(value).map(Some)
+}
+
+/// Reads the word for no backoff.
+pub(super) fn at_once<'de, D: Deserializer<'de>>(value: D) -> Result<(), D::Error> {
+    let is_word = String::deserialize(value)? == "at_once";
+    if is_word { Ok(()) } else { Err(D::Error::custom("expected \"at_once\"")) }
 }
 
 fn verbs<'de, D: Deserializer<'de>>(value: D) -> Result<Vec<Verb>, D::Error> {
@@ -263,6 +232,14 @@ pub(super) const fn one() -> u32 {
 
 pub(super) const fn hundred() -> u32 {
     100
+}
+
+pub(super) const fn requeue_base() -> Duration {
+    Duration::from_millis(5)
+}
+
+pub(super) const fn requeue_max() -> Duration {
+    Duration::from_secs(1000)
 }
 
 impl Lease {
