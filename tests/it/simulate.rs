@@ -5,6 +5,7 @@ mod audit_page;
 mod audited;
 mod cli;
 pub(crate) mod days;
+mod fleet;
 mod live;
 mod logs;
 mod recommended;

@@ -116,6 +116,23 @@ fn the_store_of_a_slow_bucket_is_dialled_before_there_is_a_call() {
     heard.recv_timeout(crate::command::PATIENCE).expect("it was dialled").expect("accepted");
 }
 
+/// Adds members to the bucket that ask for nothing.
+fn crowd(connection: &mut redis::Connection, members: u64) {
+    let (seconds, micros): (u64, u64) = redis::cmd("TIME").query(connection).expect("a time");
+    let mut others = redis::cmd("HSET");
+    others.arg("tidegate:1:{account}");
+    for other in 0..members {
+        // What it has received, when it asked last, until when it is short, weight, limits, pod.
+        others.arg(format!("m:{other}")).arg(format!("0 {} 0 1 25000 15 pod", seconds * 1_000_000 + micros));
+    }
+    others.exec(connection).expect("they are there");
+}
+
+fn connection(folder: &Path) -> redis::Connection {
+    let client = redis::Client::open(format!("redis+unix://{}", folder.join("s").display())).expect("a URL");
+    client.get_connection().expect("it takes connections")
+}
+
 #[test]
 fn a_bucket_of_more_than_a_hundred_gates_is_noticed_once() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -123,16 +140,7 @@ fn a_bucket_of_more_than_a_hundred_gates_is_noticed_once() {
     let (port, _) = upstream(Clock::start());
     let mut gates = [gate(folder.path(), port)];
     call(&gates, 1);
-    let client = redis::Client::open(format!("redis+unix://{}", folder.path().join("s").display())).expect("a URL");
-    let mut connection = client.get_connection().expect("it takes connections");
-    let (seconds, micros): (u64, u64) = redis::cmd("TIME").query(&mut connection).expect("a time");
-    let mut others = redis::cmd("HSET");
-    others.arg("tidegate:1:{account}");
-    for other in 0..100 {
-        // What it has received, when it asked last, until when it is short, weight, limits, pod.
-        others.arg(format!("m:{other}")).arg(format!("0 {} 0 1 25000 15 pod", seconds * 1_000_000 + micros));
-    }
-    others.exec(&mut connection).expect("they are there");
+    crowd(&mut connection(folder.path()), 100);
     while !gates[0].0.has_said("more than 100 gates share this bucket") {
         call(&gates, 1);
     }
@@ -141,6 +149,26 @@ fn a_bucket_of_more_than_a_hundred_gates_is_noticed_once() {
     gate.has_said("");
     let said: Vec<_> = gate.seen.iter().filter(|line| line.contains("more than 100 gates")).collect();
     assert!(said.len() == 1 && said[0].contains("bucket=\"account\" members=101"), "{said:?}");
+}
+
+/// Prints what a question costs the store by the number of gates; docs/fleets.md has the figures.
+#[test]
+fn p13_a_gate_among_a_thousand_gets_its_tokens() {
+    for members in [2, 99, 299, 999] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let Some(_store) = server(folder.path()) else { return };
+        let (port, came) = upstream(Clock::start());
+        let gates = [gate(folder.path(), port)];
+        call(&gates, 1);
+        let mut connection = connection(folder.path());
+        crowd(&mut connection, members);
+        redis::cmd("CONFIG").arg("RESETSTAT").exec(&mut connection).expect("it resets");
+        call(&gates, 40);
+        let told: String = redis::cmd("INFO").arg("commandstats").query(&mut connection).expect("it counts");
+        let script = told.lines().find(|line| line.starts_with("cmdstat_evalsha:")).expect("it was asked");
+        println!("{} gates: {script}", members + 1);
+        assert_eq!(came.lock().expect("unpoisoned").len(), 41);
+    }
 }
 
 #[test]

@@ -74,6 +74,9 @@ pub struct StoreModel {
     /// The round-trip time from a gate's request to the store's reply.
     #[serde(deserialize_with = "file::time")]
     pub rtt: Duration,
+    /// The server's time for a request; it takes one after another.
+    #[serde(deserialize_with = "file::time")]
+    pub cost: Duration,
     /// The longest time a gate waits for an answer.
     #[serde(deserialize_with = "file::time")]
     pub timeout: Duration,
@@ -268,7 +271,8 @@ impl Default for Upstream {
 impl Default for StoreModel {
     /// Returns a store in the same cluster, without failures.
     fn default() -> Self {
-        Self { rtt: Duration::from_millis(1), timeout: Duration::from_millis(250), outages: Vec::new() }
+        let rtt = Duration::from_millis(1);
+        Self { rtt, cost: Duration::ZERO, timeout: Duration::from_millis(250), outages: Vec::new() }
     }
 }
 

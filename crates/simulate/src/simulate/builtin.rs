@@ -248,7 +248,7 @@ mod tests {
     #[test]
     fn no_pair_of_numbers_makes_limits_that_cannot_be() {
         let extremes = |key: &str| match key {
-            "replicas" => ["1", "100", "007"],
+            "replicas" => ["1", "1000", "007"],
             "objects" | "workers" | "burst" => ["1", "1000000", "+007"],
             "length" | "base" | "max" | "down" | "every" | "rtt" | "outage" => ["1ns", "8760h", "90m"],
             _ => ["0.001", "1e6", "+07."],

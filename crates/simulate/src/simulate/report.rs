@@ -136,7 +136,10 @@ fn together(one: &ScenarioRun) -> Option<String> {
         over if over <= 0.0 => "never more than the account may make".to_owned(),
         over => format!("up to {over:.0} calls more than the account may make"),
     };
-    let shares: Vec<String> = one.rows.iter().map(|row| format!("{}: {}", row.name, thousands(row.sent))).collect();
+    let mut shares: Vec<String> = one.rows.iter().map(|row| format!("{}: {}", row.name, thousands(row.sent))).collect();
+    if shares.len() > 10 {
+        shares = vec![format!("{} gates", shares.len())];
+    }
     let asks = if asks == 0 { String::new() } else { format!("; {asked:.1} questions a second to the store") };
     Some(format!("{used:.0}% of the rate is used, {over} ({}){asks}", shares.join(", ")))
 }

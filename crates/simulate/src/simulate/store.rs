@@ -14,6 +14,8 @@ pub(super) struct SimulatedStore {
     spec: scenario::StoreModel,
     buckets: Buckets,
     agenda: Agenda<Event>,
+    /// The end of the last request's turn.
+    free: Moment,
     /// The number of requests answered, from all gates.
     pub(super) asks: u64,
 }
@@ -41,14 +43,15 @@ pub(super) struct StoreReply {
 
 impl SimulatedStore {
     pub(super) fn new(spec: &scenario::StoreModel) -> Self {
-        Self { spec: spec.clone(), buckets: Buckets::new(), agenda: Agenda::default(), asks: 0 }
+        Self { spec: spec.clone(), buckets: Buckets::new(), agenda: Agenda::default(), free: Moment::ZERO, asks: 0 }
     }
 
     /// Sends a request of a gate to the store.
     pub(super) fn ask(&mut self, gate: usize, ask: Ask, now: Moment) {
         let late = StoreReply { gate, asked: ask.asked, answer: Err(StoreFailure::Unreachable), sent: now };
         self.agenda.add(now + self.spec.timeout, Event::Reply(late));
-        self.agenda.add(now + self.spec.rtt / 2, Event::Request(gate, Box::new(ask), now));
+        self.free = self.free.max(now + self.spec.rtt / 2) + self.spec.cost;
+        self.agenda.add(self.free, Event::Request(gate, Box::new(ask), now));
     }
 
     /// Returns the moment of the next event.

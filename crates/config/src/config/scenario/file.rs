@@ -108,8 +108,8 @@ impl Faults {
         self.unless(is_segment(&one.resource), at.key("resource"), &one.resource, A_SEGMENT);
         self.unless(is_segment(&one.namespace), at.key("namespace"), &one.namespace, A_SEGMENT);
         self.unless((1..=MOST_OBJECTS).contains(&one.objects), at.key("objects"), one.objects, "1 to 1000000");
-        self.unless((1..=MOST_GATES).contains(&one.replicas), at.key("replicas"), one.replicas, "1 to 100");
-        self.unless(one.gate <= MOST_GATES, at.key("gate"), one.gate, "0 (none) to 100");
+        self.unless((1..=MOST_GATES).contains(&one.replicas), at.key("replicas"), one.replicas, "1 to 1000");
+        self.unless(one.gate <= MOST_GATES, at.key("gate"), one.gate, "0 (none) to 1000");
         self.unless(!one.verbs.is_empty(), at.key("verbs"), &one.verbs, "the calls of a reconcile");
         if let Changes::Steadily { rate, from, to } = one.changes {
             self.rate(Some(rate), at.key("changes"));
@@ -256,4 +256,4 @@ const A_SEGMENT: &str = "a name of letters, digits, '-' and '.'";
 /// The most objects of a controller. The limit is arbitrary; each object costs memory.
 const MOST_OBJECTS: usize = 1_000_000;
 const MOST_PER_SECOND: f64 = 1e6;
-const MOST_GATES: usize = 100;
+const MOST_GATES: usize = 1_000;

@@ -66,7 +66,7 @@ impl Parameters {
 fn checked(key: &str, value: &str) -> Result<String, &'static str> {
     let count = |most: u32| value.parse().ok().filter(|count: &u32| (1..=most).contains(count));
     let (read, expected) = match key {
-        "replicas" => (count(100).map(|count| count.to_string()), "a whole number from 1 to 100"),
+        "replicas" => (count(1_000).map(|count| count.to_string()), "a whole number from 1 to 1000"),
         "objects" | "workers" | "burst" => {
             (count(1_000_000).map(|count| count.to_string()), "a whole number from 1 to 1000000")
         }
