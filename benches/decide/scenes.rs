@@ -10,7 +10,7 @@ use std::num::NonZeroU32;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use tidegate::hot::{Loops, Pace};
+use tidegate::hot::{Act, Loops, Pace};
 use tidegate::limit::{Permit, Ticket, Verdict};
 use tidegate::moment::Moment;
 
@@ -42,7 +42,7 @@ pub(crate) const SCENES: &[Scene] = &[
     scene("driven",           "the same, with what the proxy asks after each operation",                   Some(2_300),  driven),
     scene("shared",           "the same, with a bucket that gates share, whose tokens are held",              None,         shared),
     scene("asked",            "the same, with the questions for these tokens, and the answers",               None,         asked),
-    scene("counted",          "what a call of an object costs more where hot objects are named",           Some(150),    counted),
+    scene("counted",          "what a call of an object costs more where hot objects are named",           Some(250),    counted),
     scene("healthy_1",        "a call of a healthy key beside 1 failing",                                  None,         || healthy(1)),
     scene("healthy_10k",      "a call of a healthy key beside 10,000 failing",                             Some(1_800),  || healthy(10_000)),
     scene("healthy_1m",       "a call of a healthy key beside 1,000,000 failing",                          None,         || healthy(1_000_000)),
@@ -180,8 +180,8 @@ fn counted() -> Box<dyn FnMut()> {
         now += Duration::from_millis(25);
         // Real objects are hashes, so neighbours are unrelated.
         object = object.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut loops = loops.lock().expect("no panic");
-        black_box(loops.is_too_soon(object, false, pace, now) || !loops.is_calm());
+        let key = tidegate::api::Key { object, collection: 0, facet: 0 };
+        black_box(loops.lock().expect("no panic").count(key, Act::Write, Some(pace), now, false));
     })
 }
 

@@ -9,7 +9,7 @@ pub mod controller;
 pub mod random;
 pub mod simulate;
 
-use tidegate_call::{api, classify};
+use tidegate_call::{api, classify, hot};
 use tidegate_config::{config, spec};
 use tidegate_limit::{self as limit, moment};
 use tidegate_status as status;

@@ -283,10 +283,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_enforced_already_is_not_advised() {
-        let hot = HotObject { enforced: true, ..HotObject::default() };
-        let gate = GateStatus { admitted: 1, hot: vec![hot], ..Default::default() };
-        let remedy = &gate.facts(0)[0].remedy;
-        assert!(!remedy.contains("enforce") && remedy.contains("mend the loop"), "{remedy}");
+    fn a_pace_is_not_advised_where_it_is_enforced_or_kept() {
+        let enforced = HotObject { enforced: true, ..HotObject::default() };
+        let slow = HotObject { calls: 1200, seconds: 3600.0, ..HotObject::default() };
+        for hot in [enforced, slow] {
+            let gate = GateStatus { admitted: 1, hot: vec![hot], ..Default::default() };
+            let remedy = &gate.facts(0)[0].remedy;
+            assert!(!remedy.contains("enforce") && remedy.contains("mend the loop"), "{remedy}");
+        }
     }
 }

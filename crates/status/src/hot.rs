@@ -14,8 +14,10 @@ pub struct HotObject {
     /// A description to put after the name: `written 1,210 times in 10 minutes by manager/1.2, the
     /// same body each time`.
     pub says: String,
-    /// The number of calls in the last ten minutes. If the calls are in vain: the number of failed
-    /// calls in a row.
+    /// The kind of the loop, by the words of `tidegate audit`: `unchanged`, `denied`.
+    #[serde(default, rename = "loop")]
+    pub kind_of_loop: String,
+    /// The number of calls that are remembered; with a status, in a row.
     pub calls: u64,
     /// The seconds from the first of these calls to the last.
     pub seconds: f64,
@@ -50,6 +52,8 @@ impl HotObject {
             None if self.enforced => {
                 "mend the loop in the controller; until then the gate holds the object to its pace".to_owned()
             }
+            // Slower calls are within the pace of most objects.
+            None if self.calls as f64 * 2.0 < self.seconds => "mend the loop in the controller".to_owned(),
             None => "mend the loop in the controller; until then per_key.enforce = true holds the object to its pace"
                 .to_owned(),
         }

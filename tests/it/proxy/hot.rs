@@ -4,6 +4,8 @@
 use std::cell::RefCell;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -176,6 +178,33 @@ async fn a_reload_keeps_what_is_known_of_an_object() {
     proxy.gate.reconfigure(builder(&backend, "queue.max_wait = \"9s\"").options());
     manager.calls(&proxy, OBJECT, update("a", "x"), MINUTE / 3).await;
     assert!(only(&hot(&proxy, true).await).contains(" by manager/1.2, the same body each time"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_loop_is_named_by_the_versions_in_its_answers() {
+    for is_in_vain in [true, false] {
+        let writes = AtomicU64::new(0);
+        let backend = Backend::start(move |_| {
+            let version = if is_in_vain { 7 } else { writes.fetch_add(1, Relaxed) };
+            let object = format!(r#"{{"kind":"ConfigMap","metadata":{{"name":"a","resourceVersion":"{version}"}}}}"#);
+            async move { reply(200, object.leak()) }
+        });
+        let backend = backend.await;
+        let proxy = gate(&backend, "").await;
+        let manager = Program { agent: "manager/1.2", every: Duration::from_secs(10) };
+        manager.calls(&proxy, OBJECT, |number| update("a", &number.to_string())(number), 10 * MINUTE).await;
+        let hot = hot(&proxy, true).await;
+        assert_eq!(hot.len(), usize::from(is_in_vain), "{hot:?}");
+        if is_in_vain {
+            assert!(only(&hot).ends_with(" by manager/1.2; 100% of the writes changed nothing"), "{hot:?}");
+            assert_eq!((&*hot[0].kind_of_loop, proxy.metric("tidegate_hot_objects", &[])), ("unchanged", 1.0));
+            let facts = proxy.gate.status(true).await.facts(0);
+            assert!(
+                facts.iter().any(|fact| fact.says.starts_with("configmaps default/a is hot: written")),
+                "{facts:?}"
+            );
+        }
+    }
 }
 
 #[tokio::test(start_paused = true)]

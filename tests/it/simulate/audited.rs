@@ -1,10 +1,17 @@
 //! `tidegate audit`: every planted loop is named with its object and its caller, nobody who is well
 //! is accused, and what cannot be read is said.
 
+use std::collections::BTreeSet;
+use std::hash::{BuildHasher as _, RandomState};
 use std::io::Write as _;
+use std::num::NonZeroU32;
 use std::process::Stdio;
+use std::time::Duration;
 
 use serde_json::{Value, json};
+use tidegate::api::{Key, Verb};
+use tidegate::hot::{Act, CallNames, Content, HotCaller, Loops, News, ObjectCall, Pace, digest};
+use tidegate::moment::Moment;
 use tidegate::simulate::audit::{Audit, FoundLoop, LoopKind, audit, report};
 use tidegate::simulate::replay::{LogSelection, RecordedLog};
 
@@ -74,7 +81,7 @@ fn audited(text: &str) -> Audit {
 
 /// Returns the only loop of this caller.
 fn of<'a>(found: &'a Audit, user: &str) -> &'a FoundLoop {
-    let is_by = |one: &&FoundLoop| one.callers.iter().any(|name| name.starts_with(user));
+    let is_by = |one: &&FoundLoop| one.callers.iter().any(|caller| caller.name.starts_with(user));
     let loops: Vec<&FoundLoop> = found.loops.iter().filter(is_by).collect();
     assert_eq!(loops.len(), 1, "{user}: {:#?}", found.loops);
     loops[0]
@@ -116,15 +123,92 @@ pub(super) fn healthy() -> Vec<Event<'static>> {
     events
 }
 
+/// A loop as it is named: kind, object and callers.
+type Named = (String, String, Vec<String>);
+
+/// Returns the loops that a gate has named at the end of an hour of these calls, and all that it
+/// ever named.
+fn gated(mut events: Vec<Event<'_>>) -> (BTreeSet<Named>, usize) {
+    events.sort_by(|one, other| one.second.total_cmp(&other.second));
+    let salt = RandomState::new();
+    let mut loops = Loops::default();
+    let mut begun = 0;
+    let mut second = 0;
+    for event in &events {
+        let at = Moment::ZERO + Duration::from_secs_f64(event.second);
+        while second < at.since_start().as_secs() {
+            second += 1;
+            let news = loops.tick(Moment::from_millis(second * 1000));
+            begun += news.iter().filter(|news| matches!(news, News::Began(_))).count();
+        }
+        event.pass(&mut loops, &salt, at);
+    }
+    let list = loops.list();
+    let named = list.iter().map(|report| {
+        let object = report.names.object.split_once(' ').map_or("", |(_, name)| name).to_owned();
+        let mut callers: Vec<_> = report.callers.iter().map(|caller| caller.name.to_string()).collect();
+        callers.sort();
+        (report.kind.to_string(), object, callers)
+    });
+    (named.collect(), begun)
+}
+
+impl Event<'_> {
+    /// Shows the call to a gate's detector, as the gate does.
+    fn pass(&self, loops: &mut Loops, salt: &RandomState, at: Moment) {
+        let verb = Verb::ALL.into_iter().find(|verb| verb.word() == self.verb).expect("a verb");
+        let act = Act::of(verb, self.resource);
+        if act == Act::Other {
+            return;
+        }
+        let collection = salt.hash_one(self.resource);
+        // A gate does not read the name of what was created.
+        let is_known = act != Act::Create && act != Act::CreateEvent || self.code >= 400;
+        let object = if is_known { salt.hash_one((collection, &self.name)) } else { collection };
+        let key = Key { object, collection, facet: salt.hash_one((act == Act::Read, act == Act::Delete)) };
+        let names = || CallNames {
+            object: format!("{}.example.org n/{}", self.resource, self.name).into(),
+            kind: format!("{}.example.org", self.resource).into(),
+            caller: self.user.into(),
+            verb: self.verb.into(),
+            ..CallNames::default()
+        };
+        let pace = Some(Pace::new(1.0, NonZeroU32::new(10).expect("ten"))).filter(|_| act != Act::Read && is_known);
+        let is_read = loops.samples(key, at);
+        let body = self.body.as_ref().filter(|_| is_read).map(Value::to_string);
+        let call = ObjectCall {
+            object,
+            collection,
+            kind: collection,
+            facet: key.facet,
+            act,
+            at,
+            caller: salt.hash_one(self.user),
+            status: self.code,
+            is_upstreams: true,
+            content: Content {
+                base: None,
+                version: self.base.filter(|_| is_read),
+                body: body.and_then(|body| digest(body.as_bytes(), salt)),
+            },
+            ..ObjectCall::default()
+        };
+        if let Some(too_soon) = loops.count(key, act, pace, at, self.code >= 400) {
+            loops.learn(&call, too_soon, &names);
+        }
+    }
+}
+
 #[test]
 fn nobody_who_is_well_is_accused() {
     let found = audited(&log(healthy()));
     assert!(found.loops.is_empty(), "{:#?}", found.loops);
     assert!(found.late.is_empty(), "{:?}", found.late);
+    assert_eq!(gated(healthy()), (BTreeSet::new(), 0));
 }
 
-#[test]
-fn every_loop_is_named_with_its_object_and_caller() {
+/// Healthy operators, and nine loops.
+fn planted() -> Vec<Event<'static>> {
     let mut events = healthy();
     events.extend(every(0.125, |at, _| write(at, "fast", "same".to_owned(), Some(7))));
     events.extend(every(3.0, |at, _| write(at, "slow", "same-too".to_owned(), Some(8))));
@@ -157,7 +241,26 @@ fn every_loop_is_named_with_its_object_and_caller() {
             ..write(at + after, user, "fought".to_owned(), None)
         }));
     }
-    let found = audited(&log(events));
+    events
+}
+
+#[test]
+fn a_gate_names_the_loops_that_the_log_shows() {
+    let found = audited(&log(planted()));
+    let user = |caller: &HotCaller| caller.name.split(' ').next().unwrap_or_default().to_owned();
+    let in_log = found.loops.iter().map(|one| {
+        let mut callers: Vec<_> = one.callers.iter().map(user).collect();
+        callers.sort();
+        (one.kind.to_string(), one.names.object.to_string(), callers)
+    });
+    let (named, begun) = gated(planted());
+    assert_eq!(named, in_log.collect());
+    assert_eq!((named.len(), begun), (9, 9), "each is named once");
+}
+
+#[test]
+fn every_loop_is_named_with_its_object_and_caller() {
+    let found = audited(&log(planted()));
     assert_eq!(found.loops.len(), 9, "{:#?}", found.loops);
     for (user, kind, object) in [
         ("fast", LoopKind::Unchanged, "n/same"),
@@ -172,7 +275,7 @@ fn every_loop_is_named_with_its_object_and_caller() {
         ("other", LoopKind::TwoWriters, "n/fought"),
     ] {
         let one = of(&found, user);
-        assert_eq!((one.kind, &*one.object), (kind, object), "{one:?}");
+        assert_eq!((one.kind, &*one.names.object), (kind, object), "{one:?}");
     }
     assert_eq!((of(&found, "denied").status, of(&found, "spread").objects), (Some(403), 38));
     let said = report::sentences(&found).join("\n");
@@ -216,7 +319,7 @@ fn in_a_gates_log_one_object_is_told_from_another() {
     let text: String = (1..360).map(|number| line(number * 10, "0a", 403) + &line(number * 10, "0b", 200)).collect();
     let found = audited(&text);
     let one = of(&found, "operator");
-    assert_eq!((one.kind, &*one.object, one.calls), (LoopKind::Denied, "n/000000000000000a", 359));
+    assert_eq!((one.kind, &*one.names.object, one.calls), (LoopKind::Denied, "n/000000000000000a", 359));
 }
 
 #[test]

@@ -2,7 +2,8 @@
 //!
 //! Without it all creates of a kind in a namespace would share one key, and one object that cannot
 //! be created would delay all others. Reads JSON and Kubernetes protobuf from the first 64 KiB,
-//! whole or cut off. A call whose name is uncertain has no key. YAML and CBOR are not read.
+//! whole or cut off. A call whose name is uncertain has no key. YAML and CBOR are not read. The
+//! version of an object in an answer is read in the same way.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -17,32 +18,42 @@ pub const PEEK: usize = 64 * 1024;
 /// Returns the `metadata.name` of the object in the start of a body; `None` if it has only a
 /// `generateName`.
 pub fn of_object(body: &[u8]) -> Option<Cow<'_, str>> {
-    let body = body.get(..PEEK).unwrap_or(body);
-    let name = match body.strip_prefix(PROTOBUF_MAGIC) {
-        Some(unknown) => protobuf(unknown).map(Cow::Borrowed),
-        None => json(body).map(Cow::Owned),
-    };
-    name.filter(|name| !name.is_empty())
+    in_metadata(body, "name", 1)
 }
 
-/// Reads `runtime.Unknown` (raw = 2) around an object (metadata = 1) with its `ObjectMeta` (name =
-/// 1).
-fn protobuf(unknown: &[u8]) -> Option<&str> {
+/// Returns the `metadata.resourceVersion` of the object in the start of a body, if it is a number.
+pub fn version_of_object(body: &[u8]) -> Option<u64> {
+    in_metadata(body, "resourceVersion", 6)?.parse().ok()
+}
+
+/// Returns a text in the metadata of an object, by its names in JSON and in protobuf.
+fn in_metadata<'a>(body: &'a [u8], name: &str, field: u64) -> Option<Cow<'a, str>> {
+    let body = body.get(..PEEK).unwrap_or(body);
+    let text = match body.strip_prefix(PROTOBUF_MAGIC) {
+        Some(unknown) => protobuf(unknown, field).map(Cow::Borrowed),
+        None => json(body, name).map(Cow::Owned),
+    };
+    text.filter(|text| !text.is_empty())
+}
+
+/// Reads `runtime.Unknown` (raw = 2) around an object (metadata = 1) with a field of its
+/// `ObjectMeta`.
+fn protobuf(unknown: &[u8], field: u64) -> Option<&str> {
     let metadata = bytes(bytes(unknown, 2)?, 1)?;
-    let name = Fields(metadata).find_map(|(number, value)| match value {
-        FieldValue::Bytes { bytes, is_whole } if number == 1 => Some(bytes).filter(|_| is_whole),
+    let text = Fields(metadata).find_map(|(number, value)| match value {
+        FieldValue::Bytes { bytes, is_whole } if number == field => Some(bytes).filter(|_| is_whole),
         _ => None,
     });
-    std::str::from_utf8(name?).ok()
+    std::str::from_utf8(text?).ok()
 }
 
-/// Returns the name in a JSON object. The text may be cut anywhere after it, so a parser's error
-/// does not matter.
-fn json(body: &[u8]) -> Option<String> {
+/// Returns a text in the metadata of a JSON object. The body may be cut anywhere after it, so a
+/// parser's error does not matter.
+fn json(body: &[u8], name: &str) -> Option<String> {
     let mut found = None;
     let mut deserializer = serde_json::Deserializer::from_slice(body);
-    let seed = At { path: &["metadata", "name"], found: &mut found };
-    // An error after the name is the cut, or our own stop.
+    let seed = At { path: &["metadata", name], found: &mut found };
+    // An error after the text is the cut, or our own stop.
     match seed.deserialize(&mut deserializer) {
         Ok(()) | Err(_) => found,
     }
@@ -168,6 +179,24 @@ mod tests {
         assert_eq!(name(&format!(r#"{{"metadata":{{"name":"a"}},"data":"{filler}"}}"#)).as_deref(), Some("a"));
         assert_eq!(name(&"[".repeat(PEEK)), None);
         assert_eq!(name(&r#"{"a":"#.repeat(PEEK / 5)), None, "depth is bounded");
+    }
+
+    #[test]
+    fn versions_are_those_of_the_object_itself() {
+        for (body, expected) in [
+            (
+                r#"{"metadata":{"annotations":{"a":"{\"resourceVersion\":\"1\"}"},"resourceVersion":"2"},"spec":{}}"#,
+                Some(2),
+            ),
+            (r#"{"involvedObject":{"resourceVersion":"1"},"metadata":{"resourceVersion":"2"}}"#, Some(2)),
+            (r#"{"metadata":{"managedFields":[{"fieldsV1":{"f:resourceVersion":{}}}],"resourceVersion":"2"#, None),
+            (r#"{"metadata":{"resourceVersion":"opaque"}}"#, None),
+        ] {
+            assert_eq!(version_of_object(body.as_bytes()), expected, "{body}");
+        }
+        let meta = [delimited(1, b"name"), delimited(5, b"uid"), delimited(6, b"17")].concat();
+        let body = [PROTOBUF_MAGIC.to_vec(), delimited(2, &delimited(1, &meta))].concat();
+        assert_eq!(version_of_object(&body), Some(17));
     }
 
     proptest! {

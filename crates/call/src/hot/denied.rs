@@ -3,16 +3,20 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::report::{Habit, HotCaller, News, Report};
-use super::seen::{CallNames, ObjectCall};
+use super::found::{FoundLoop, LoopKind, News};
+use super::seen::{Act, CallNames, ObjectCall};
 use crate::moment::Moment;
 
 /// The runs of the same 4xx, by the hash of object, operation and caller.
-#[derive(Debug, Default)]
-pub(super) struct DenialRuns(BTreeMap<u64, Run>);
+#[derive(Debug)]
+pub(super) struct DenialRuns {
+    runs: BTreeMap<u64, Run>,
+    /// The most runs to remember.
+    most: usize,
+}
 
 /// A run of calls of one caller, all with the same 4xx.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 struct Run {
     object: u64,
     status: u16,
@@ -30,90 +34,97 @@ struct Run {
 // === impl DenialRuns ===
 
 impl DenialRuns {
-    pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+    pub(super) fn new(most: usize) -> Self {
+        Self { runs: BTreeMap::new(), most }
     }
 
-    /// Records a call answered with a 4xx. Returns what to log, if anything.
-    pub(super) fn denied(&mut self, seen: &ObjectCall<'_>) -> Option<News> {
-        let id = id(seen);
-        let is_other = self.0.get(&id).is_some_and(|run| run.status != seen.status);
-        let ended = if is_other { self.passed(seen) } else { None };
-        if self.0.len() >= MOST && !self.0.contains_key(&id) {
+    pub(super) fn is_empty(&self) -> bool {
+        self.runs.is_empty()
+    }
+
+    /// Returns the number of calls in the run of a call.
+    pub(super) fn calls(&self, call: &ObjectCall) -> u64 {
+        self.runs.get(&call.by_caller(call.object)).map_or(0, |run| run.calls)
+    }
+
+    /// Records a call answered with a 4xx. Returns the loop that began or ended, if one did.
+    pub(super) fn denied(&mut self, call: &ObjectCall, names: &dyn Fn() -> CallNames) -> Option<News> {
+        let id = call.by_caller(call.object);
+        let is_other = self.runs.get(&id).is_some_and(|run| run.status != call.status);
+        let ended = if is_other { self.passed(call) } else { None };
+        if self.runs.len() >= self.most && !self.runs.contains_key(&id) {
             self.make_room();
-            if self.0.len() >= MOST {
+            if self.runs.len() >= self.most {
                 return ended;
             }
         }
-        self.0.entry(id).or_insert_with(|| Run::new(seen)).learn(seen);
-        ended
+        let run = self.runs.entry(id).or_insert_with(|| Run::new(call));
+        run.learn(call, names);
+        if run.is_named || !run.is_loop() {
+            return ended;
+        }
+        run.is_named = true;
+        run.found(id).map(News::Began)
     }
 
     /// Forgets the shorter half of the runs not reported yet. A reported run would be reported
     /// again.
     fn make_room(&mut self) {
-        let mut lengths: Vec<_> = self.0.values().map(Run::length).collect();
-        let (_, middle, _) = lengths.select_nth_unstable(MOST / 2);
+        let mut lengths: Vec<_> = self.runs.values().map(Run::length).collect();
+        let (_, middle, _) = lengths.select_nth_unstable(self.most / 2);
         let middle = *middle;
-        self.0.retain(|_, run| run.is_named || run.length() >= middle);
+        self.runs.retain(|_, run| run.is_named || run.length() >= middle);
     }
 
-    /// Records a call with another response: it ends the run of the same 4xx. Returns what to log,
-    /// if anything.
-    pub(super) fn passed(&mut self, seen: &ObjectCall<'_>) -> Option<News> {
-        self.0.remove(&id(seen)).and_then(|run| run.ended())
+    /// Records a call with another response: it ends the run of the same 4xx. Returns the loop that
+    /// ended, if one did.
+    pub(super) fn passed(&mut self, call: &ObjectCall) -> Option<News> {
+        let id = call.by_caller(call.object);
+        self.runs.remove(&id).filter(|run| run.is_named).and_then(|run| run.found(id)).map(News::Ended)
     }
 
-    /// Adds new loops to `news`, to be logged, and forgets old runs.
-    pub(super) fn tick(&mut self, now: Moment, news: &mut Vec<News>) {
-        for run in self.0.values_mut().filter(|run| !run.is_named && run.is_loop()) {
-            run.is_named = true;
-            news.extend(run.report().map(News::Began));
-        }
-        self.0.retain(|_, run| {
+    /// Forgets old runs, and returns those that were loops.
+    pub(super) fn tick(&mut self, now: Moment) -> Vec<FoundLoop> {
+        let mut ended = Vec::new();
+        self.runs.retain(|id, run| {
             let is_over = run.is_over(now);
-            news.extend(run.ended().filter(|_| is_over));
+            ended.extend(run.found(*id).filter(|_| is_over && run.is_named));
             !is_over
         });
+        ended
     }
 
     /// Returns true if a run of this object has been reported.
     pub(super) fn names(&self, object: u64) -> bool {
-        self.0.values().any(|run| run.is_named && run.object == object)
+        self.runs.values().any(|run| run.is_named && run.object == object)
     }
 
     /// Returns the runs long enough to count as loops.
-    pub(super) fn list(&self) -> impl Iterator<Item = Report> {
-        self.0.values().filter(|run| run.is_named).filter_map(Run::report)
+    pub(super) fn list(&self) -> impl Iterator<Item = FoundLoop> {
+        self.runs.iter().filter(|(_, run)| run.is_named).filter_map(|(id, run)| run.found(*id))
     }
 
     #[cfg(test)]
     pub(super) fn bytes(&self) -> usize {
-        let names = |run: &Run| run.names.as_ref().map_or(0, |names| size_of_val(&**names) + names.object.len() + 200);
-        self.0.len() * 2 * (size_of::<Run>() + size_of::<u64>()) + self.0.values().map(names).sum::<usize>()
+        let named = self.runs.values().filter(|run| run.names.is_some()).count();
+        self.runs.len() * 2 * (size_of::<Run>() + size_of::<u64>()) + named * (size_of::<CallNames>() + TEXTS)
     }
 }
 
 // === impl Run ===
 
 impl Run {
-    fn new(seen: &ObjectCall<'_>) -> Self {
-        Self {
-            object: seen.object,
-            status: seen.status,
-            first: seen.at,
-            last: seen.at,
-            reads: seen.reads,
-            ..Self::default()
-        }
+    fn new(call: &ObjectCall) -> Self {
+        let ObjectCall { object, status, at, act, .. } = *call;
+        Self { object, status, first: at, last: at, reads: act == Act::Read, ..Self::default() }
     }
 
-    fn learn(&mut self, seen: &ObjectCall<'_>) {
+    fn learn(&mut self, call: &ObjectCall, names: &dyn Fn() -> CallNames) {
         self.calls += 1;
-        self.gap = seen.at - self.last;
-        self.last = self.last.max(seen.at);
+        self.gap = call.at - self.last;
+        self.last = self.last.max(call.at);
         if self.calls == SERIOUS {
-            self.names = Some(Box::new((seen.names)()));
+            self.names = Some(Box::new(names()));
         }
     }
 
@@ -136,32 +147,26 @@ impl Run {
         now - self.last > (self.gap * 3).clamp(QUIET, LONGEST_QUIET)
     }
 
-    fn ended(&self) -> Option<News> {
-        if self.is_named { self.report().map(News::Ended) } else { None }
-    }
-
-    fn report(&self) -> Option<Report> {
+    fn found(&self, id: u64) -> Option<FoundLoop> {
         let names = CallNames::clone(self.names.as_ref()?);
-        Some(Report {
-            habit: Habit::Denied { status: self.status },
-            calls: self.calls,
+        Some(FoundLoop {
             within: self.last - self.first,
             since: self.first,
             last: self.last,
-            callers: vec![HotCaller { name: names.caller.clone(), calls: self.calls }],
-            is_paced: false,
-            names,
+            in_vain: self.calls,
+            judged: self.calls,
+            status: Some(self.status),
+            ..FoundLoop::of(id, LoopKind::Denied, names, self.calls)
         })
     }
 }
 
-/// Returns the hash of an object, an operation on it and a caller.
-fn id(seen: &ObjectCall<'_>) -> u64 {
-    seen.object ^ seen.facet.rotate_left(17) ^ seen.caller.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+/// Returns true for a permanent denial. A 429 asks for a retry, a 408 is about time, and after a
+/// 410 a reader begins again.
+pub(super) fn is_denial(status: u16) -> bool {
+    (400..500).contains(&status) && !matches!(status, 408 | 410 | 429)
 }
 
-/// The most runs to remember.
-const MOST: usize = 1024;
 /// The least number of calls in a run for keeping its names.
 const SERIOUS: u64 = 4;
 const CALLS: u64 = 10;
@@ -171,5 +176,8 @@ const POLLS: u64 = 30;
 const LASTS: Duration = Duration::from_secs(30);
 /// The least time from a run's last call to its end. With slow calls it is three times their last
 /// gap.
-const QUIET: Duration = Duration::from_secs(300);
+pub(super) const QUIET: Duration = Duration::from_secs(300);
 const LONGEST_QUIET: Duration = Duration::from_secs(3600);
+/// A guess at the bytes of the names in a call.
+#[cfg(test)]
+pub(super) const TEXTS: usize = 200;

@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use super::recent::Recent;
-use super::report::{Bodies, CallCounts, Habit, HotCaller, Report};
-use super::seen::{CallNames, ObjectCall, RefusalKind};
+use super::found::{CallCounts, FoundLoop, HotCaller, LoopKind};
+use super::seen::{Act, CallNames, ObjectCall, RefusalKind};
 use crate::moment::Moment;
 
 /// An object called too often, with what was observed.
@@ -16,7 +15,10 @@ pub(super) struct WatchedObject {
     pub(super) of: u64,
     /// True once the object was reported as a loop.
     pub(super) is_named: bool,
-    reads: bool,
+    /// The loop of the object's writes that the detector found.
+    pub(super) judged: Option<FoundLoop>,
+    /// The hash of the written part, as the detector counts it.
+    written: u64,
     names: CallNames,
     first: Moment,
     last: Moment,
@@ -24,7 +26,6 @@ pub(super) struct WatchedObject {
     /// bit is now.
     busy: u16,
     step: u64,
-    calls: Recent,
     counts: CallCounts,
     callers: Vec<Habits>,
     /// The index of the last caller.
@@ -33,25 +34,24 @@ pub(super) struct WatchedObject {
     turns: u64,
 }
 
-/// The calls of one caller for an object, and how many of their bodies were the same.
+/// The calls of one caller for an object.
 #[derive(Clone, Debug)]
 struct Habits {
     number: u64,
     caller: HotCaller,
     body: Option<u64>,
-    same: u64,
-    other: u64,
 }
 
 // === impl WatchedObject ===
 
 impl WatchedObject {
-    pub(super) fn new(id: u64, seen: &ObjectCall<'_>) -> Self {
+    pub(super) fn new(id: u64, seen: &ObjectCall, names: CallNames) -> Self {
         Self {
             id,
             of: seen.object,
-            reads: seen.reads,
-            names: (seen.names)(),
+            written: seen.written(),
+            counts: CallCounts { reads: seen.act == Act::Read, ..CallCounts::default() },
+            names,
             first: seen.at,
             last: seen.at,
             step: step(seen.at),
@@ -60,23 +60,28 @@ impl WatchedObject {
     }
 
     /// Records a call. `over` is true if it came too soon.
-    pub(super) fn learn(&mut self, seen: &ObjectCall<'_>, over: bool) {
+    pub(super) fn learn(&mut self, seen: &ObjectCall, over: bool, names: &dyn Fn() -> CallNames) {
         self.go_on(seen.at);
         self.last = self.last.max(seen.at);
         self.busy |= u16::from(over || seen.refused == Some(RefusalKind::TooSoon));
-        self.calls.add(seen.at);
         self.counts.add(seen);
         let known = self.callers.iter().position(|caller| caller.number == seen.caller);
         let place = known.unwrap_or_else(|| self.callers.len().min(CALLERS - 1));
         if place == self.callers.len() {
-            self.callers.push(Habits::new(seen));
+            let caller = HotCaller { name: names().caller, calls: 0 };
+            self.callers.push(Habits { number: seen.caller, caller, body: None });
         }
         if self.last_caller != place {
             self.last_caller = place;
             self.turns += 1;
         }
-        if let Some(caller) = self.callers.get_mut(place) {
-            caller.learn(seen);
+        let Some(caller) = self.callers.get_mut(place) else { return };
+        caller.caller.calls += 1;
+        if let Some(body) = seen.content.body
+            && let Some(before) = caller.body.replace(body)
+        {
+            self.counts.same += u64::from(before == body);
+            self.counts.other += u64::from(before != body);
         }
     }
 
@@ -84,6 +89,11 @@ impl WatchedObject {
     pub(super) fn is_loop(&mut self, now: Moment) -> bool {
         self.go_on(now);
         self.busy.count_ones() >= BUSY
+    }
+
+    /// Returns true if the detector counts the object's writes by this number.
+    pub(super) fn is_of(&self, id: u64) -> bool {
+        !self.counts.reads && self.written == id
     }
 
     /// Returns true if most calls of the object got a 4xx.
@@ -107,22 +117,19 @@ impl WatchedObject {
         (self.is_named, self.counts.all)
     }
 
-    pub(super) fn report(&self, now: Moment) -> Report {
-        let of_all = |of: fn(&Habits) -> u64| self.callers.iter().map(of).sum::<u64>();
-        Report {
-            names: self.names.clone(),
-            habit: Habit::Often {
-                reads: self.reads,
-                bodies: Bodies::of(of_all(|caller| caller.same), of_all(|caller| caller.other)),
-                take_turns: self.take_turns(),
-                counts: self.counts.clone(),
-            },
-            calls: self.calls.count(now),
-            within: (self.last - self.first).min(MEMORY),
+    pub(super) fn report(&self) -> FoundLoop {
+        let judged = self.judged.as_ref();
+        let kind =
+            if self.take_turns() { LoopKind::TwoWriters } else { judged.map_or(LoopKind::Fast, |found| found.kind) };
+        FoundLoop {
+            callers: self.callers.iter().map(|habits| habits.caller.clone()).collect(),
+            within: self.last - self.first,
             since: self.first,
             last: self.last,
-            callers: self.callers.iter().map(|habits| habits.caller.clone()).collect(),
-            is_paced: self.counts.too_soon > 0,
+            in_vain: judged.map_or(0, |found| found.in_vain),
+            judged: judged.map_or(0, |found| found.judged),
+            fast: Some(self.counts.clone()),
+            ..FoundLoop::of(self.id, kind, self.names.clone(), self.counts.all)
         }
     }
 
@@ -143,7 +150,7 @@ impl WatchedObject {
 // === impl CallCounts ===
 
 impl CallCounts {
-    fn add(&mut self, seen: &ObjectCall<'_>) {
+    fn add(&mut self, seen: &ObjectCall) {
         self.all += 1;
         match (seen.refused, seen.status) {
             (Some(why), _) => {
@@ -154,25 +161,6 @@ impl CallCounts {
             (None, 400..500) => self.denied += 1,
             (None, 500..) => self.failed += 1,
             (None, _) => {}
-        }
-    }
-}
-
-// === impl Habits ===
-
-impl Habits {
-    fn new(seen: &ObjectCall<'_>) -> Self {
-        let caller = HotCaller { name: (seen.names)().caller, calls: 0 };
-        Self { number: seen.caller, caller, body: None, same: 0, other: 0 }
-    }
-
-    fn learn(&mut self, seen: &ObjectCall<'_>) {
-        self.caller.calls += 1;
-        let Some(body) = seen.body else { return };
-        match self.body.replace(body) {
-            Some(before) if before == body => self.same += 1,
-            Some(_) => self.other += 1,
-            None => {}
         }
     }
 }
@@ -189,5 +177,3 @@ const MINUTE: u32 = (1 << 12) - 1;
 /// How many of the last minute's twelve steps must have too many calls in a loop; a burst has
 /// fewer.
 const BUSY: u32 = 8;
-/// The longest time covered by a report.
-const MEMORY: Duration = Duration::from_secs(600);

@@ -15,7 +15,7 @@ use pin_project_lite::pin_project;
 
 pub(crate) use self::peek::PeekBody;
 use super::driver::HeldSlot;
-use super::observe::{CallHold, InFlight};
+use super::observe::{CallHold, InFlight, WriteAnswer};
 use super::revalidate::AnswerRecorder;
 use super::tally::FailingAnswer;
 use super::tunnel::UpgradeSlot;
@@ -44,6 +44,8 @@ pub(crate) enum BodyCopy {
     /// The beginning of an error response, for the status page: it shows why the call's key is
     /// failing.
     Failing(Box<FailingAnswer>),
+    /// The beginning of the answer to a write, to see whether it changed the object.
+    Written(Box<WriteAnswer>),
 }
 
 // === impl Body ===
@@ -145,6 +147,7 @@ impl BodyCopy {
         match self {
             Self::Kept(keeping) => keeping.keep(frame),
             Self::Failing(answer) => answer.keep(frame),
+            Self::Written(answer) => answer.keep(frame),
         }
     }
 
@@ -152,7 +155,7 @@ impl BodyCopy {
     fn finish(self) {
         match self {
             Self::Kept(keeping) => keeping.finish(),
-            Self::Failing(_) => {} // its drop notes it, as that of one that broke
+            Self::Failing(_) | Self::Written(_) => {} // their drop notes them, as that of one that broke
         }
     }
 }

@@ -19,7 +19,7 @@ use super::driver::ShadowEntry;
 use super::parts::GateParts;
 use crate::api::Group;
 use crate::clock::Clock;
-use crate::hot::Report;
+use crate::hot::FoundLoop;
 use crate::moment::Moment;
 use crate::upstream::OutgoingBody;
 
@@ -32,7 +32,7 @@ pub(super) struct Events(VecDeque<Moment>);
 impl Events {
     /// Writes an Event about a hot object in a background task, unless five were written in the
     /// last minute.
-    pub(super) fn write(&mut self, gate: &Arc<str>, own: &Arc<GateParts>, clock: Clock, report: Report) {
+    pub(super) fn write(&mut self, gate: &Arc<str>, own: &Arc<GateParts>, clock: Clock, report: FoundLoop) {
         let now = clock.now();
         self.0.retain(|at| now - *at < MINUTE);
         if self.0.len() >= MOST || report.names.path.is_empty() {
@@ -59,7 +59,7 @@ impl Events {
     }
 }
 
-async fn write(own: &GateParts, report: &Report) -> Result<(), String> {
+async fn write(own: &GateParts, report: &FoundLoop) -> Result<(), String> {
     let object = call(own, Method::GET, &report.names.path, None).await?;
     let event = event(&object, report).ok_or("the object has no name")?;
     let namespace = event.pointer("/metadata/namespace").and_then(Value::as_str).unwrap_or(OF_CLUSTER);
@@ -68,7 +68,7 @@ async fn write(own: &GateParts, report: &Report) -> Result<(), String> {
 }
 
 /// Returns the Event about an object as JSON; `None` if the object has no name.
-fn event(object: &Value, report: &Report) -> Option<Value> {
+fn event(object: &Value, report: &FoundLoop) -> Option<Value> {
     let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str);
     let name = text("/metadata/name")?;
     let namespace = text("/metadata/namespace");

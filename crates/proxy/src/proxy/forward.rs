@@ -97,13 +97,13 @@ pub(crate) fn send<'a>(
         }
         let beginning = body.beginning();
         let answer = sent.answered(head.status, &head.headers, &signals::in_clear(&head.headers, &beginning));
-        let failing = sent.failing(answer, &head.headers);
+        let copy = sent.copy(answer, &head);
         // A stream cannot be told from a single answer, and may last for any time.
         let slot = if sent.is_grpc() && is_grpc(&head.headers) { None } else { Some(slot) };
         if slot.is_none() {
             sent.context.beside(None);
         }
-        sent.clients_answer(head, body, slot, question, failing)
+        sent.clients_answer(head, body, slot, question, copy)
     }
 }
 
@@ -172,8 +172,15 @@ impl SentCall<'_> {
         told.answer
     }
 
-    /// Returns a record of an error response for the status page; the error's text is added as the
-    /// body flows. `None` if the response is no failure or the key is unknown.
+    /// Returns a copy of the beginning of the body, made as the body flows: of an error for the
+    /// status page, or of a written object for its version.
+    fn copy(&mut self, answer: Answer, head: &Parts) -> Option<BodyCopy> {
+        let failing = self.failing(answer, &head.headers).map(|failing| BodyCopy::Failing(Box::new(failing)));
+        failing.or_else(|| Some(BodyCopy::Written(Box::new(self.context.written(head.status, &head.headers)?))))
+    }
+
+    /// Returns a record of an error response. `None` if the response is no failure or the key is
+    /// unknown.
     fn failing(&self, answer: Answer, headers: &HeaderMap) -> Option<FailingAnswer> {
         matches!(answer.outcome, Outcome::Failure | Outcome::Throttled { .. }).then_some(())?;
         let tally = Arc::clone(&self.gate.tally);
@@ -227,7 +234,7 @@ impl SentCall<'_> {
         body: PeekBody<ResponseBody>,
         slot: Option<HeldSlot>,
         question: Option<Question>,
-        failing: Option<FailingAnswer>,
+        copy: Option<BodyCopy>,
     ) -> Result<Response<Body>, CallFailure> {
         match question.map_or(Reply::Pass, |question| question.answered(&head)) {
             Reply::Unchanged(mut head, data) => {
@@ -240,8 +247,7 @@ impl SentCall<'_> {
                 let ends_quietly = self.ends_quietly && head.status == StatusCode::OK;
                 let mut response = Response::from_parts(head, Body::upstream(body, slot, ends_quietly));
                 let kept = if let Reply::New(keeping) = meaning { Some(BodyCopy::Kept(keeping)) } else { None };
-                let copy = kept.or_else(|| failing.map(|failing| BodyCopy::Failing(Box::new(failing))));
-                copy.into_iter().for_each(|copy| response.body_mut().keep(copy));
+                kept.or(copy).into_iter().for_each(|copy| response.body_mut().keep(copy));
                 Ok(response)
             }
         }

@@ -46,7 +46,7 @@ pub(super) fn sampler(section: &Arc<Section>) -> Arc<Sampler> {
         table::KEYS_FAILING.gauge(&[&gate]).set(sum(&|now| now.failing_keys));
         table::WAITING.gauge(&[&gate]).set(sum(&|now| now.waiting));
         table::WAITING_BYTES.gauge(&[&gate]).set(sum(&|now| now.waiting_bytes));
-        let hot: usize = gates.iter().map(|of| of.tally.hot.len(of.driver.clock().now())).sum();
+        let hot: usize = gates.iter().map(|of| of.tally.hot.len()).sum();
         table::HOT_OBJECTS.gauge(&[&gate]).set(as_f64(hot));
         let kept: usize = gates.iter().map(|gate| gate.answers.bytes()).sum();
         table::KEPT_BYTES.gauge(&[&gate]).set(as_f64(kept));

@@ -3,5 +3,5 @@
 mod context;
 mod in_flight;
 
-pub(crate) use self::context::CallContext;
+pub(crate) use self::context::{CallContext, WriteAnswer};
 pub(crate) use self::in_flight::{CallHold, InFlight};

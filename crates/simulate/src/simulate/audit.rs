@@ -23,10 +23,10 @@ use super::replay::{Candidate, LogReader, LogSelection, ReadCounts, RecordedLog,
 use crate::moment::Moment;
 
 pub use self::callers::{CallerTotals, WorstSecond};
-pub use self::loops::{FoundLoop, LoopKind};
 pub use self::over_time::PeakSeries;
 pub use self::renewals::LateRenewal;
 pub use self::what_if::{WhatIf, what_if};
+pub use crate::hot::{FoundLoop, LoopKind};
 
 /// The findings of a log.
 #[derive(Debug)]
@@ -62,12 +62,12 @@ pub fn audit(logs: Vec<RecordedLog<'_>>, selection: &LogSelection) -> Result<Aud
     let mut renewals = Renewals::default();
     reader.files(logs, &mut |record| {
         let caller = callers.count(record, gate.tokens(record));
-        loops.count(record, caller);
+        loops.count(record, caller, &callers);
         renewals.count(record);
     })?;
     let begins = reader.origin().unwrap_or(Moment::ZERO).since_start();
     let read = reader.counts;
-    let loops = loops.found(&callers);
+    let loops = loops.found();
     let worst = callers.worst();
     let over_time = callers.over_time().clone();
     let callers = callers.loudest(read.length);

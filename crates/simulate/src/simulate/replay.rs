@@ -18,7 +18,7 @@ use std::time::Duration;
 
 pub(super) use self::candidate::Candidate;
 use self::candidate::is_failure;
-pub(super) use self::log_entry::{CallEnd, ObjectFacts};
+pub(super) use self::log_entry::CallEnd;
 pub(super) use self::reader::{LogReader, Record, RecordedRequest};
 pub use self::reader::{LogSelection, ReadCounts, first_call};
 use super::Limits;

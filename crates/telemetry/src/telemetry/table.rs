@@ -112,7 +112,7 @@ metrics_table! {
     KEYS_FAILING = MetricKind::Gauge, "tidegate_keys_failing", ["gate"], Start,
         "Keys that back off; at a shadow, that would";
     HOT_OBJECTS = MetricKind::Gauge, "tidegate_hot_objects", ["gate"], Start,
-        "Objects that are written or read too often (per_key), or get the same 4xx again and again";
+        "Objects that are called too often (per_key) or in vain";
     BUCKET_TOKENS = MetricKind::Gauge, "tidegate_bucket_tokens", ["gate", "bucket"], Later,
         "Tokens in a bucket now; of one that is split, of the part with least; below zero where some are promised";
     BUCKET_RATE = MetricKind::Gauge, "tidegate_bucket_rate", ["gate", "bucket"], Later,

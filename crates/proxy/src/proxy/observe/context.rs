@@ -11,6 +11,7 @@ use http::request::Parts;
 use http::{HeaderMap, Method, StatusCode};
 
 use self::object::BodyFindings;
+pub(crate) use self::object::WriteAnswer;
 use super::in_flight::InFlight;
 use crate::api::outcome::AnswerDetails;
 use crate::api::{self, Answer, Call, Key, Outcome, PauseLength};
@@ -332,7 +333,6 @@ fn program(headers: &HeaderMap) -> &str {
 /// Returns a hash of a named object and of the operation on it, for the log lines of calls without
 /// a key. Like a key's hash it has a meaning only within this process.
 fn object(call: &Call) -> Option<Key> {
-    static SALT: LazyLock<Salt> = LazyLock::new(Salt::random);
     let collection = (call.group(), call.resource(), call.namespace());
     let facet = (call.verb.is_read(), call.subresource());
     (call.is_resource && !call.name().is_empty()).then(|| Key {
@@ -342,5 +342,7 @@ fn object(call: &Call) -> Option<Key> {
     })
 }
 
+/// The salt of hashes that no key has.
+static SALT: LazyLock<Salt> = LazyLock::new(Salt::random);
 /// The longest name of a program; a longer word is something else.
 const LONGEST_AGENT: usize = 128;

@@ -99,9 +99,7 @@ fn loops(found: &Audit) -> String {
             0 => "not known".to_owned(),
             judged => measured(&report::percent(one.in_vain, judged), one.in_vain, judged),
         };
-        let says = one.says();
-        let says = escaped(says.strip_prefix("Loop: ").unwrap_or(&says));
-        vec![says, measured(&thousands(one.calls), one.calls, most), vain]
+        vec![escaped(&report::says(one)), measured(&thousands(one.calls), one.calls, most), vain]
     };
     let rows = found.loops.iter().take(MOST_LOOPS).map(row);
     table("loops", "Calls repeated in vain, the most first", &["loop", "calls", "in vain"], rows)

@@ -6,8 +6,9 @@ use serde_json::{Value, json};
 
 use super::{Audit, CallerTotals, FoundLoop, LateRenewal, LoopKind, PeakSeries, WhatIf};
 use crate::chart::{short, thousands};
+use crate::hot::CallNames;
 use crate::simulate::replay;
-use crate::status::text::{bytes, clock, duration, number, printable};
+use crate::status::text::{bytes, clock, number, printable};
 
 /// Writes the table of the loudest callers.
 #[must_use]
@@ -47,7 +48,8 @@ pub(super) fn cells(caller: &CallerTotals, found: &Audit) -> [String; 10] {
 /// Returns everything else, each finding as a sentence.
 #[must_use]
 pub fn sentences(found: &Audit) -> Vec<String> {
-    let mut said: Vec<String> = found.loops.iter().take(MOST_LOOPS).map(FoundLoop::says).collect();
+    let mut said: Vec<String> =
+        found.loops.iter().take(MOST_LOOPS).map(|found| format!("Loop: {}", says(found))).collect();
     said.extend(more_loops(found));
     said.push(worst(found));
     said.extend(leases(found));
@@ -123,10 +125,10 @@ pub fn json(found: &Audit) -> Value {
     let one = |found: &FoundLoop| {
         json!({
             "kind": found.kind.word(),
-            "callers": found.callers,
-            "verb": found.verb.word(),
-            "resource": found.resource,
-            "object": found.object,
+            "callers": found.callers.iter().map(|caller| &caller.name).collect::<Vec<_>>(),
+            "verb": found.names.verb,
+            "resource": found.names.kind,
+            "object": found.names.object,
             "objects": found.objects,
             "calls": found.calls,
             "within": found.within.as_secs_f64(),
@@ -194,53 +196,24 @@ impl WhatIf {
     }
 }
 
-// === impl FoundLoop ===
-
-impl FoundLoop {
-    /// Describes the loop, with the usual cause.
-    pub(super) fn says(&self) -> String {
-        let Self { resource, verb, .. } = self;
-        let object = if self.object.is_empty() { "one object".to_owned() } else { self.object.clone() };
-        let by = self.callers.join(" and ");
-        let times = format!("{} times in {}", thousands(self.calls), duration(self.within.as_secs_f64()));
-        let vain = percent(self.in_vain, self.judged);
-        match self.kind {
-            LoopKind::Unchanged => format!(
-                "Loop: {by} wrote {object} ({resource}) {times}, and {vain} of the writes changed nothing. \
-                 Usually the operator writes a status on each reconcile without comparing it, and its own write wakes it."
-            ),
-            LoopKind::Fast if self.judged > 0 => {
-                format!("Loop: {by} wrote {object} ({resource}) {times}. Most writes changed it.")
-            }
-            LoopKind::Fast => format!(
-                "Loop: {by} wrote {object} ({resource}) {times}. The log does not say whether that changed anything; \
-                 an audit level of Request would."
-            ),
-            LoopKind::Spread => format!(
-                "Loop: {by} wrote {} objects ({resource}) in turn, {times}, and {vain} of the writes changed nothing.",
-                thousands(self.objects)
-            ),
-            LoopKind::TwoWriters => format!(
-                "Loop: {by} wrote {object} ({resource}) in turn, {times}. Each undoes what the other wrote: two owners of one field."
-            ),
-            LoopKind::Denied => format!(
-                "Loop: each {verb} of {object} ({resource}) by {by} got a {}, {times}. Trying again does not help: \
-                 give the right that is missing, or mend the object.",
-                self.status.unwrap_or_default()
-            ),
-            LoopKind::AlreadyThere => format!(
-                "Loop: {by} created {resource} {times}, and {vain} of the creates got 409: the object is there. \
-                 Usually a program creates without looking."
-            ),
-            LoopKind::AlreadyGone => format!(
-                "Loop: {by} deleted {resource} {times}, and {vain} of the deletes got 404: the object is gone. \
-                 Usually two programs delete the same objects."
-            ),
-            LoopKind::EventFlood => format!(
-                "Loop: {by} created Events {times}, many more than others. Usually one per reconcile, each with a new name."
-            ),
+/// Describes a loop, with the usual cause.
+pub(super) fn says(found: &FoundLoop) -> String {
+    let CallNames { object, kind, .. } = &found.names;
+    let what = if object.is_empty() { kind.to_string() } else { format!("{object} ({kind})") };
+    let cause = match found.kind {
+        LoopKind::Unchanged => {
+            " Usually the operator writes a status on each reconcile without comparing it, and its own write wakes it."
         }
-    }
+        LoopKind::Fast if found.judged > 0 => " Most writes changed it.",
+        LoopKind::Fast => " The log does not say whether that changed anything; an audit level of Request would.",
+        LoopKind::Spread => "",
+        LoopKind::TwoWriters => " Each undoes what the other wrote: two owners of one field.",
+        LoopKind::Denied => " Trying again does not help: give the right that is missing, or mend the object.",
+        LoopKind::AlreadyThere => " Usually a program creates without looking.",
+        LoopKind::AlreadyGone => " Usually two programs delete the same objects.",
+        LoopKind::EventFlood => " Usually one per reconcile, each with a new name.",
+    };
+    format!("{what}: {}.{cause}", found.says(true))
 }
 
 fn seconds(found: &Audit) -> u64 {

@@ -9,6 +9,7 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use crate::api::{Key, Verb};
+use crate::hot::Content;
 use crate::limit::Reason;
 
 /// A line of the call log.
@@ -58,16 +59,11 @@ pub(super) enum Contents {
     OtherLog,
 }
 
-/// An object in an audit event: its name, and hashes for comparing two calls.
+/// An object in an audit event: its name, and what two calls are compared by.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(in crate::simulate) struct ObjectFacts {
     pub(in crate::simulate) name: Rc<str>,
-    /// The version that a write was based on.
-    pub(in crate::simulate) base: Option<u64>,
-    /// The version in the answer.
-    pub(in crate::simulate) version: Option<u64>,
-    /// The object of a write, without its version.
-    pub(in crate::simulate) body: Option<u64>,
+    pub(in crate::simulate) content: Content,
 }
 
 /// How a recorded call ended.

@@ -1,13 +1,20 @@
 //! A call's object and body, for finding controllers that call the same object in a loop.
 
-use http::StatusCode;
+use std::hash::BuildHasher as _;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::header::CONTENT_ENCODING;
+use http::{HeaderMap, StatusCode};
+use http_body::Frame;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
-use super::CallContext;
-use crate::api::Key;
-use crate::hot::{CallNames, ObjectCall, PerKey, RefusalKind};
+use super::{CallContext, SALT};
+use crate::api::{Key, names};
+use crate::classify::{ApiKind, KeySource};
+use crate::hot::{Act, CallNames, Content, ObjectCall, PerKey, RefusalKind};
 use crate::limit::Reason;
-use crate::proxy::tally::shortened;
+use crate::proxy::tally::{Tally, shortened};
 
 /// What was found in the body of a call, if its object is called too often or could not be created.
 #[derive(Debug, Default)]
@@ -16,6 +23,18 @@ pub(super) struct BodyFindings {
     digest: Option<u64>,
     /// The key and the name of the object the call failed to create.
     made: Option<(Key, String)>,
+    /// True if the call is judged once its answer was read.
+    is_judged_later: bool,
+}
+
+/// A write whose answer is read, as far as its object's version.
+#[derive(derive_more::Debug)]
+pub(crate) struct WriteAnswer {
+    #[debug(skip)]
+    tally: Arc<Tally>,
+    call: ObjectCall,
+    names: CallNames,
+    beginning: Vec<u8>,
 }
 
 // === impl CallContext ===
@@ -30,7 +49,31 @@ impl CallContext {
 
     /// Returns true if the object is called so often that the bodies of its calls are compared.
     pub(crate) fn is_watched(&self) -> bool {
-        self.key.is_some_and(|key| self.tally.hot.watches(key.object, self.call.reads()))
+        self.key.is_some_and(|key| self.tally.hot.watches(key, self.act(), self.times.arrived))
+    }
+
+    /// Returns what a call of the Kubernetes API does. Only `Read` matters for other APIs.
+    fn act(&self) -> Act {
+        let call = &self.call.call;
+        let is_judged = self.config.options.gate.kind == ApiKind::Kubernetes && call.is_resource && !call.is_dry_run;
+        match Act::of(call.verb, call.resource()) {
+            _ if self.call.reads() => Act::Read,
+            act if is_judged => act,
+            _ => Act::Other,
+        }
+    }
+
+    /// Returns a reader of the answer to a write, if its object is written again and again.
+    pub(crate) fn written(&mut self, status: StatusCode, headers: &HeaderMap) -> Option<WriteAnswer> {
+        let observes = self.per_key().is_some_and(|per_key| per_key.writes.is_some());
+        let is_written = observes && status.is_success() && self.act() == Act::Write;
+        let key = self.key.filter(|_| is_written && !headers.contains_key(CONTENT_ENCODING))?;
+        if !self.tally.hot.reads(key, self.times.arrived) {
+            return None;
+        }
+        self.looked.get_or_insert_default().is_judged_later = true;
+        let (tally, call, names) = (Arc::clone(&self.tally), self.object_call(key, status), self.names());
+        Some(WriteAnswer { tally, call, names, beginning: Vec::new() })
     }
 
     /// Records the digest of the body.
@@ -55,11 +98,22 @@ impl CallContext {
     pub(super) fn count_object(&self, status: StatusCode) {
         let Some(per_key) = self.per_key() else { return };
         let made = || self.looked.as_ref().and_then(|looked| looked.made.as_ref()).map(|(key, _)| *key);
-        let Some(key) = self.key.or_else(made).filter(|key| !key.is_collection_read()) else { return };
-        let pace = per_key.pace(self.call.reads());
-        let too_soon =
-            self.tally.hot.count(key.object, self.call.reads(), pace, self.times.arrived, status.is_client_error());
-        if let Some(too_soon) = too_soon {
+        let act = self.act();
+        let too_soon = match self.key.or_else(made).filter(|key| !key.is_collection_read()) {
+            Some(key) => {
+                let pace = per_key.pace(act == Act::Read);
+                let is_denied = status.is_client_error();
+                self.tally.hot.count(key, act, pace, self.times.arrived, is_denied).map(|too_soon| (key, too_soon))
+            }
+            // The name of what a create made stays unknown.
+            None => match self.call.key {
+                KeySource::NameInBody { collection, facet } if per_key.writes.is_some() && act != Act::Other => {
+                    Some((Key { object: collection, collection, facet }, false))
+                }
+                _ => None,
+            },
+        };
+        if let Some((key, too_soon)) = too_soon {
             self.look_at_object(key, status, too_soon);
         }
     }
@@ -67,14 +121,23 @@ impl CallContext {
     /// Records a call of an object that is called too often, or again and again in vain.
     #[cold]
     fn look_at_object(&self, key: Key, status: StatusCode, too_soon: bool) {
-        let seen = ObjectCall {
+        let call = self.object_call(key, status);
+        self.tally.hot.learn(&call, too_soon, &|| self.names());
+    }
+
+    fn object_call(&self, key: Key, status: StatusCode) -> ObjectCall {
+        let call = &self.call.call;
+        ObjectCall {
             object: key.object,
+            collection: key.collection,
+            kind: SALT.hash_one((call.group(), call.resource(), call.subresource())),
             facet: key.facet,
-            reads: self.call.reads(),
+            act: self.act(),
             at: self.times.arrived,
             caller: self.caller.number(),
             status: status.as_u16(),
             is_upstreams: self.times.upstream.is_some(),
+            is_judged_later: self.looked.as_ref().is_some_and(|looked| looked.is_judged_later),
             refused: self.refused.map(|reason| match reason {
                 Reason::PerKey => RefusalKind::TooSoon,
                 Reason::Backoff | Reason::RetryBucket | Reason::Trial => RefusalKind::Failing,
@@ -87,10 +150,8 @@ impl CallContext {
                 | Reason::QueueFull
                 | Reason::Slot => RefusalKind::Other,
             }),
-            body: self.looked.as_ref().and_then(|looked| looked.digest),
-            names: &|| self.names(),
-        };
-        self.tally.hot.learn(&seen, too_soon);
+            content: Content { body: self.looked.as_ref().and_then(|looked| looked.digest), ..Content::default() },
+        }
     }
 
     fn names(&self) -> CallNames {
@@ -122,6 +183,28 @@ impl CallContext {
     }
 }
 
+// === impl WriteAnswer ===
+
+impl WriteAnswer {
+    /// Adds a frame of the answer. Returns false once enough was recorded.
+    pub(crate) fn keep(&mut self, frame: &Frame<Bytes>) -> bool {
+        let Some(data) = frame.data_ref() else { return false };
+        let room = VERSION_WITHIN - self.beginning.len();
+        self.beginning.extend_from_slice(data.get(..room).unwrap_or(data));
+        self.beginning.len() < VERSION_WITHIN
+    }
+}
+
+impl Drop for WriteAnswer {
+    fn drop(&mut self) {
+        self.call.content.version = names::version_of_object(&self.beginning);
+        self.tally.hot.read(&self.call, &|| self.names.clone());
+    }
+}
+
+/// The bytes of an answer to look for a version in: a custom resource has it after its managed
+/// fields.
+const VERSION_WITHIN: usize = 16 << 10;
 /// The characters to escape in a path: all but slashes and the unreserved ones of RFC 3986.
 const NOT_IN_PATHS: &AsciiSet = &NON_ALPHANUMERIC.remove(b'/').remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 /// The most bytes of an object's path to record: more than any in Kubernetes has.

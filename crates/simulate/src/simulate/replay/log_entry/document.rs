@@ -22,6 +22,7 @@ use time::format_description::well_known::Rfc3339;
 
 use super::{Contents, LogEntry, ObjectFacts};
 use crate::api::signals::is_throttling;
+use crate::hot::Content;
 
 /// The fields of all kinds of documents.
 #[derive(Default, Deserialize)]
@@ -164,9 +165,11 @@ impl Document<'_> {
         let answer = self.response_object.and_then(|answer| serde_json::from_str::<Answer>(answer.get()).ok());
         let object = ObjectFacts {
             name: name.into(),
-            base: version(&resource_version),
-            version: answer.and_then(|answer| version(&answer.metadata.resource_version)),
-            body: self.request_object.and_then(|object| body(serde_json::from_str(object.get()).ok()?)),
+            content: Content {
+                base: version(&resource_version),
+                version: answer.and_then(|answer| version(&answer.metadata.resource_version)),
+                body: self.request_object.and_then(|object| body(serde_json::from_str(object.get()).ok()?)),
+            },
         };
         Ok(Contents::call(LogEntry {
             arrived_ns: at,

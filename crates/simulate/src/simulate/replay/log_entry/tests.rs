@@ -175,7 +175,7 @@ fn gkes_own_form_is_read_as_a_call() {
     let status =
         |code: u16| seen(&of_gke("create", "core/v1/namespaces/n/pods/web", &json!({"code": code})))[10].clone();
     assert_eq!([0, 6, 7, 8, 409].map(status), [200, 409, 403, 429, 409]);
-    assert!(of_gke("create", "core/v1/namespaces/n/pods/web", &json!({})).object.version.is_some());
+    assert!(of_gke("create", "core/v1/namespaces/n/pods/web", &json!({})).object.content.version.is_some());
 }
 
 #[test]
