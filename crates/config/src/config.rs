@@ -7,6 +7,7 @@
 mod candidate;
 mod classes;
 mod clients;
+mod clusters;
 mod cost;
 mod cursor;
 mod egress;

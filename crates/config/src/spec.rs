@@ -4,6 +4,7 @@
 //! been checked.
 
 mod clients;
+mod clusters;
 mod egress;
 mod gate;
 mod otlp;
@@ -22,6 +23,7 @@ use std::time::Duration;
 use http::{HeaderName, HeaderValue, Uri};
 
 pub use self::clients::{Clients, Tokens};
+pub use self::clusters::{ClusterLimits, ClusterPath};
 pub use self::egress::{Egress, EgressCa, GivenCa, HostFate, HostPattern, HostSet, Hosts, PlainHttp};
 pub use self::gate::{AnswerRules, ClientAccess, ForwardRules, Gate, GateIdentity, RefusalRules};
 pub use self::otlp::Otlp;
@@ -53,6 +55,8 @@ pub struct Settings {
     pub egress: Option<Egress>,
     /// The gates by name, in order.
     pub gates: BTreeMap<Arc<str>, Gate>,
+    /// The limits of clusters by pattern, in the order of matching.
+    pub clusters: Vec<ClusterLimits>,
 }
 
 /// The admin port.
@@ -141,6 +145,8 @@ pub enum Source {
     Kubeconfig(Option<String>),
     /// `http(s)://host[:port][/base]`.
     Url(Uri),
+    /// Many clusters: the contexts of this kubeconfig, or those described in this folder.
+    Clusters(PathBuf),
 }
 
 words! {

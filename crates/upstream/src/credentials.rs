@@ -26,6 +26,7 @@ pub use self::api::{Api, ApiError};
 use self::exec::Exec;
 pub use self::exec::ExecPluginError;
 pub use self::injector::{CredentialRefusal, CredentialVersion, Inject, Injector};
+pub use self::kubeconfig::{Clusters, ListedCluster, clusters, fingerprint};
 pub use self::pod_token::PodToken;
 pub use self::proxy::{Proxy, ProxyKind};
 pub use self::token::Secret;
@@ -113,6 +114,10 @@ pub enum CredentialsError {
     /// text lists the names of existing entries.
     #[error("the kubeconfig has no {0} `{1}`; it has: {2}")]
     Missing(&'static str, String, String),
+    /// This file or folder does not describe a cluster that can be called. The text says why, and what was
+    /// expected. The content is not shown.
+    #[error("{path}: {1}", path = .0.display())]
+    Cluster(PathBuf, String),
     /// In this file, two entries of a list have this name.
     #[error("{path} has the {1} `{2}` twice; remove one of them, as kubectl would not accept it either", path = .0.display())]
     Twice(PathBuf, &'static str, String),
@@ -152,6 +157,8 @@ pub fn resolve(
         Source::InCluster => in_cluster(environment)?,
         Source::Kubeconfig(context) => kubeconfig::resolve(context.as_deref(), environment)?,
         Source::Url(uri) => ResolvedUpstream::at(target(&uri.to_string(), "upstream")?),
+        // Each cluster is resolved by itself, see `clusters`.
+        Source::Clusters(_) => ResolvedUpstream::at(target(NO_UPSTREAM, "clusters")?),
     };
     if let Some(ca) = &tls.ca {
         resolved.roots = Roots::Only(Pem::read(ca)?);
@@ -168,13 +175,7 @@ pub fn resolve(
         _ => return Err(CredentialsError::HalfIdentity),
     };
     // of its own key the configuration says so itself
-    if resolved.roots == Roots::Unverified && resolved.target.scheme == Scheme::HTTPS && !tls.insecure {
-        resolved.warnings.push(format!(
-            "the kubeconfig turns TLS verification of {} OFF (insecure-skip-tls-verify): anyone in between can read and change every call",
-            resolved.target.authority
-        ));
-    }
-    Ok(resolved)
+    Ok(if tls.insecure { resolved } else { resolved.with_warnings() })
 }
 
 fn in_cluster(environment: &Environment) -> Result<ResolvedUpstream, CredentialsError> {
@@ -254,6 +255,17 @@ impl ResolvedUpstream {
         }
     }
 
+    /// Adds a warning if the source turns the verification of certificates off.
+    fn with_warnings(mut self) -> Self {
+        if self.roots == Roots::Unverified && self.target.scheme == Scheme::HTTPS {
+            self.warnings.push(format!(
+                "the kubeconfig turns TLS verification of {} OFF (insecure-skip-tls-verify): anyone in between can read and change every call",
+                self.target.authority
+            ));
+        }
+        self
+    }
+
     /// Returns true if the source has any credentials: a token, a client certificate or a plugin.
     pub fn has_credentials(&self) -> bool {
         self.credential.is_some() || self.own_identity.is_some()
@@ -299,6 +311,10 @@ impl Environment {
         found.map(|(_, value)| value.as_str()).filter(|value| !value.is_empty())
     }
 }
+
+/// A placeholder for the upstream of a gate with many clusters: a reserved name of RFC 6761, never
+/// called.
+const NO_UPSTREAM: &str = "http://clusters.invalid";
 
 #[cfg(test)]
 mod tests {

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::spec::{Egress, Gate, Settings};
+use crate::spec::{Egress, Gate, Settings, Source};
 
 /// A key that only a restart can change, and true if it has changed.
 type RestartKey = (&'static str, bool);
@@ -75,11 +75,13 @@ pub(super) fn not_permitted(new: &Settings, is_permitted: impl Fn(&str) -> bool)
     others.map(says).collect()
 }
 
-fn of_gate(running: &Gate, new: &Gate) -> [RestartKey; 11] {
+fn of_gate(running: &Gate, new: &Gate) -> [RestartKey; 12] {
+    let has_clusters = |gate: &Gate| matches!(gate.upstream, Source::Clusters(_));
     [
         ("kind", running.kind != new.kind),
         ("listen", running.listen != new.listen),
-        ("upstream", running.upstream != new.upstream),
+        ("upstream", running.upstream != new.upstream && !has_clusters(new)),
+        ("clusters", running.upstream != new.upstream && has_clusters(new)),
         ("hosts (instead of an upstream)", running.hosts.is_some() != new.hosts.is_some()),
         ("credentials", running.identity.credentials != new.identity.credentials),
         ("impersonation", running.identity.impersonation != new.identity.impersonation),

@@ -12,17 +12,14 @@ use super::cursor::Cursor;
 use super::layers::overlay;
 use super::problems::did_you_mean;
 use super::record::Grafted;
+use super::shape::Shape;
 use crate::limit::Policy;
 use crate::spec::Gate;
 
 /// Reads the candidate of a gate into `gate`. `read` reads a whole gate from its table.
 pub(super) fn compare(at: &Cursor<'_>, gate: &mut Gate, read: impl FnOnce(&Cursor<'_>) -> Gate) {
     let Some(own) = at.table_alone(CANDIDATE) else { return };
-    let limits = limits(&own);
-    let mut table = at.as_table().cloned().unwrap_or_default();
-    put_in_force(&mut table, limits.clone());
-    let grafted = Grafted { name: CANDIDATE, keys: &LIMITS, hidden: &COMMON };
-    let other = at.read_as(table, &limits, &grafted, read);
+    let other = read_with(at, &own, None, read);
     match gate.rules.joined(&other.rules) {
         Some(rules) => gate.rules = Arc::new(rules),
         None => own.problem(
@@ -33,15 +30,34 @@ pub(super) fn compare(at: &Cursor<'_>, gate: &mut Gate, read: impl FnOnce(&Curso
     gate.candidate = Some(Arc::new(alone(other.policy)));
 }
 
-/// Returns the candidate's table with its limits only. Reports every other key as a problem.
-fn limits(own: &Cursor<'_>) -> Table {
+/// Reads the gate again with the limits in `own`, a table in the gate's. The key `beside` is none of
+/// them.
+pub(super) fn read_with(
+    at: &Cursor<'_>,
+    own: &Cursor<'_>,
+    beside: Option<&str>,
+    read: impl FnOnce(&Cursor<'_>) -> Gate,
+) -> Gate {
+    let limits = limits(own, beside);
+    // Known even if their values are wrong, so that no key is reported twice.
+    for key in own.as_table().into_iter().flat_map(Table::keys) {
+        own.report().record().key(&own.path, key, Shape::Any);
+    }
+    let mut table = at.as_table().cloned().unwrap_or_default();
+    put_in_force(&mut table, limits.clone());
+    at.read_as(table, &limits, &Grafted { place: &own.path, keys: &LIMITS, hidden: &COMMON }, read)
+}
+
+/// Returns the limits in a table. Reports every other key but `beside` as a problem.
+fn limits(own: &Cursor<'_>, beside: Option<&str>) -> Table {
     let mut limits = own.as_table().cloned().unwrap_or_default();
+    beside.and_then(|key| limits.remove(key));
     limits.retain(|key, _| {
         let is_limit = LIMITS.contains(&key);
         if !is_limit {
             let near = did_you_mean(key, &LIMITS);
             own.at(key).key_problem(format!(
-                "is not a limit, expected one of {}{near}; all other keys are the gate's, for its limits and the candidate alike",
+                "is not a limit, expected one of {}{near}; all other keys are the gate's, for these limits and its own alike",
                 LIMITS.join(", ")
             ));
         }
@@ -50,7 +66,7 @@ fn limits(own: &Cursor<'_>) -> Table {
     for [table, key] in COMMON {
         let given = limits.get_mut(table).and_then(Value::as_table_mut).and_then(|table| table.remove(key));
         if given.is_some() {
-            own.at(table).at(key).key_problem("cannot be set for a candidate: the gate's holds for it too");
+            own.at(table).at(key).key_problem("cannot be set here: the gate's holds for these limits too");
         }
     }
     limits
@@ -160,7 +176,7 @@ mod tests {
         assert_eq!(told.lines().count(), 3, "{told}");
         let told = problems("candidate = { backoff = { failures = [] }, queue = { fair_by = \"none\" } }\n");
         assert!(
-            told.contains("candidate.backoff.failures: cannot be set for a candidate: the gate's holds for it too"),
+            told.contains("candidate.backoff.failures: cannot be set here: the gate's holds for these limits too"),
             "{told}"
         );
         assert!(problems("candidate = 5\n").contains("gates.k.candidate: is 5, expected a table"));

@@ -9,7 +9,8 @@ use crate::spec::{Clients, Credentials, Gate, ListenerTls, Source, Tokens};
 /// Reads the table `clients` of a gate, if it exists.
 pub(super) fn clients(gate: &Cursor<'_>, upstream: Option<&Source>) -> Option<Clients> {
     let at = gate.optional("clients")?;
-    let usual = upstream.filter(|upstream| upstream.has_identity()).unwrap_or(&Source::InCluster);
+    let is_one = |upstream: &&Source| upstream.has_identity() && !matches!(upstream, Source::Clusters(_));
+    let usual = upstream.filter(is_one).unwrap_or(&Source::InCluster);
     Some(read(&at, usual))
 }
 

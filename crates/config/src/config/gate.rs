@@ -17,7 +17,7 @@ use super::shape::Shape;
 use super::unmet::{self, LimitsInUse};
 use super::values::{Bytes, OrOff};
 use super::words::Impersonation;
-use super::{clients, egress, identities, limits, names, shared, signals, sources};
+use super::{clients, clusters, egress, identities, limits, names, shared, signals, sources};
 use crate::api::{Scope, duration};
 use crate::classify::{ApiKind, CallerSplits, KeyParts, QuotaRules, Rules};
 use crate::dialect::Dialect;
@@ -116,7 +116,13 @@ fn ends(at: &Cursor<'_>, kind: ApiKind, has_hosts: bool) -> (Vec<Listen>, Option
     if has_hosts {
         let own = egress::beside_hosts(at, true, "a gate has hosts or an upstream, not both");
         own.option::<Source>("upstream", None);
+        own.option::<Option<std::path::PathBuf>>("clusters", None);
         return (Vec::new(), Some(Source::Url(http::Uri::from_static(egress::NO_UPSTREAM))));
+    }
+    if let Some(clusters) = clusters::clusters(at, kind) {
+        let own = at.unused_if(true, "a gate has clusters or an upstream, not both", &at.at("clusters"));
+        own.option::<Source>("upstream", None);
+        return (listen, Some(clusters));
     }
     (listen, sources::upstream(at, kind))
 }

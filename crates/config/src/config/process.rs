@@ -12,7 +12,7 @@ use super::names::{self, address};
 use super::path::Path;
 use super::problems::{alternatives, did_you_mean};
 use super::words::Format;
-use super::{candidate, egress, otlp, shared, stores, unmet};
+use super::{candidate, clusters, egress, otlp, shared, stores, unmet};
 use crate::spec::{Admin, Gate, Listen, Log, OwnFile, Settings, ShowNames};
 
 /// Reads all settings. They may be used only if no problem was reported.
@@ -27,6 +27,7 @@ pub(super) fn settings(root: &Cursor<'_>) -> Settings {
     let state = root.table("state").get("file", OwnFile::Auto);
     let stores = stores::stores(root);
     let egress = egress::egress(root);
+    let mut of_clusters = Vec::new();
     let named = |(place, (name, at)): (usize, (&str, Cursor<'_>))| {
         if !names::is_snake_case(name) {
             at.key_problem(format!("is not a valid name for a gate, expected {}", names::SNAKE_CASE));
@@ -36,15 +37,18 @@ pub(super) fn settings(root: &Cursor<'_>) -> Settings {
         let read = |at: &Cursor<'_>| gate(at, Arc::clone(&name), behind);
         let mut gate = read(&at);
         candidate::compare(&at, &mut gate, read);
+        of_clusters.extend(clusters::limits(&at, &gate, read));
         (name, gate)
     };
     let gates = root.tables("gates").into_iter().enumerate().map(named).collect();
-    let mut settings = Settings { admin, log, drain, threads, otlp, state, stores, egress, gates };
+    let clusters = of_clusters;
+    let mut settings = Settings { admin, log, drain, threads, otlp, state, stores, egress, gates, clusters };
     if settings.gates.is_empty() && settings.egress.is_none() && root.is_right() {
         let message = ", expected at least one gate, such as [gates.kubernetes] with upstream = \"in_cluster\"";
         root.at("gates").missing(message);
     }
     shared::check_together(&mut settings, root);
+    clusters::share(&mut settings);
     check_addresses(&settings, root);
     check_paths(&settings, root);
     egress::check_interception(&settings, root);

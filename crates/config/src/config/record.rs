@@ -13,12 +13,12 @@ use super::shape::Shape;
 #[derive(Debug, Default)]
 pub(super) struct Record(BTreeMap<Path, Vec<RecordKey>>);
 
-/// A part of a table to record a second time, below the table's key `name`.
+/// A part of a table to record a second time, at the path `place` in the table.
 ///
 /// The part consists of `keys`. Each of `hidden` is a table and its key that is not in force there.
 #[derive(Debug)]
 pub(super) struct Grafted<'a> {
-    pub(super) name: &'a str,
+    pub(super) place: &'a Path,
     pub(super) keys: &'a [&'a str],
     pub(super) hidden: &'a [[&'a str; 2]],
 }
@@ -64,8 +64,9 @@ impl Record {
 
     /// Copies a part of `table` from another record into this one.
     pub(super) fn graft(&mut self, other: &Self, table: &Path, part: &Grafted<'_>) {
-        self.open(table, part.name, Shape::Table, true);
-        let place = table.key(part.name);
+        if let Some((above, name)) = part.place.split_last() {
+            self.open(&above, name, Shape::Table, true);
+        }
         for (path, keys) in other.tables() {
             let Some(rest) = path.below(table) else { continue };
             let first = rest.0.first().map(|first| &**first);
@@ -77,7 +78,9 @@ impl Record {
             };
             let keys: Vec<RecordKey> = keys.iter().filter(is_part).map(shown).collect();
             if !keys.is_empty() {
-                self.0.insert(place.join(&rest), keys);
+                let all = self.0.entry(part.place.join(&rest)).or_default();
+                all.retain(|known| keys.iter().all(|key| key.name != known.name));
+                all.extend(keys);
             }
         }
     }

@@ -42,7 +42,11 @@ pub(super) fn tls_and_credential(
     let tls = egress::beside_hosts(gate, has_hosts, egress::LISTENER).optional("tls");
     let tls = tls.filter(|_| !has_hosts).map(|at| listener_tls(&at));
     let at = gate.at("upstream");
-    let upstream_tls = upstream_tls(&gate.unused_if(is_plain, "the upstream is http://", &at).table("upstream_tls"));
+    let has_clusters = matches!(upstream, Some(Source::Clusters(_)));
+    let why = "each cluster's own file says how it is verified";
+    let verified = gate.unused_if(has_clusters, why, &gate.at("clusters"));
+    let upstream_tls =
+        upstream_tls(&verified.unused_if(is_plain, "the upstream is http://", &at).table("upstream_tls"));
     if has_hosts {
         egress::check_upstream_tls(gate);
     }
@@ -111,6 +115,7 @@ impl TextValue for Source {
             Self::Kubeconfig(None) => "kubeconfig".to_owned(),
             Self::Kubeconfig(Some(context)) => format!("kubeconfig:{context}"),
             Self::Url(url) => url.to_string(),
+            Self::Clusters(path) => path.display().to_string(),
         }
     }
 }

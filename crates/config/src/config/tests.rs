@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use self::fits::Judge;
 use super::presets::PRESETS;
-use super::record::Record;
+use super::record::{Grafted, Record};
 use super::*;
 use crate::classify::ApiKind;
 
@@ -39,9 +39,20 @@ fn good(text: &str) -> Configuration {
 const WHOLE: &str = "[otlp]\nendpoint = \"http://x\"\n[stores.name]\nurl = \"redis://x\"\n[gates.name]\nupstream = \"https://x\"\nclasses = [{ name = \"a\", match = {} }]\n\
                      tls = {}\ncandidate = {}\nbucket.shared = { name = \"a\" }\nin_flight = { max = 1 }\nclients = { tokens = \"review\" }\ncredential = { file = \"/x\" }\n[egress]\ntls = { cert = \"/c\", key = \"/k\" }\nclients = { tokens = \"review\" }\n";
 
+/// The tables that WHOLE cannot have beside its own.
+const HUB: &str =
+    "[gates.name]\nclusters = \"/x\"\nper_cluster = [{ match = \"*\" }]\nbucket.shared = { name = \"a\" }\n";
+
 /// Every key there is, as reading asks for them.
 fn record() -> Record {
-    let (text, _) = Text::new("f.toml".to_owned(), WHOLE.to_owned());
+    let mut record = record_of(WHOLE);
+    let place = path("[gates.NAME]").key("per_cluster");
+    record.graft(&record_of(HUB), &place, &Grafted { place: &place, keys: &["[0]"], hidden: &[] });
+    record
+}
+
+fn record_of(text: &str) -> Record {
+    let (text, _) = Text::new("f.toml".to_owned(), text.to_owned());
     let root = layers::layered(&text, &[]).expect("it is TOML");
     let report = Report::new(&text, &[]);
     process::settings(&Cursor::root(&root, &report));
@@ -51,6 +62,7 @@ fn record() -> Record {
 /// The path of a heading in the reference.
 fn path(heading: &str) -> Path {
     let steps = heading.trim_matches(['[', ']']).replace("NAME.classes", "NAME.classes.[0]");
+    let steps = steps.replace("NAME.per_cluster", "NAME.per_cluster.[0]");
     let steps = steps.split('.').map(|step| if step == "NAME" { "name" } else { step });
     steps.filter(|step| !step.is_empty()).map(str::to_owned).collect()
 }
@@ -60,7 +72,7 @@ fn keys(record: &Record, heading: &str) -> Vec<String> {
     record.keys(&path(heading)).iter().map(|key| key.name.clone()).collect()
 }
 
-const HEADINGS: [&str; 31] = [
+const HEADINGS: [&str; 32] = [
     "[admin]",
     "[log]",
     "[shutdown]",
@@ -83,6 +95,7 @@ const HEADINGS: [&str; 31] = [
     "[gates.NAME.in_flight]",
     "[gates.NAME.per_key]",
     "[gates.NAME.candidate]",
+    "[[gates.NAME.per_cluster]]",
     "[gates.NAME.revalidation]",
     "[gates.NAME.signals]",
     "[gates.NAME.timeouts]",

@@ -134,20 +134,56 @@ fn left(path: &Path, mask: u32) -> Option<String> {
     Some(text)
 }
 
+/// A context of a kubeconfig, with a cluster of the same name.
+#[derive(Clone, Debug)]
+pub struct ContextEntry {
+    /// The name.
+    pub name: String,
+    /// The URL of the cluster.
+    pub server: String,
+    /// The name of the user.
+    pub user: String,
+}
+
 /// Returns a kubeconfig for a gate. If `token_file` is `None`, clients send no token, because the
 /// gate uses its own credentials.
 pub fn kubeconfig(server: &str, ca: Option<&str>, namespace: Option<&str>, token_file: Option<&Path>) -> String {
+    let name = "tidegate".to_owned();
+    let context = ContextEntry { user: name.clone(), server: server.to_owned(), name };
+    let text = kubeconfig_of(&[context], ca, Some(token_file));
+    let namespace = namespace.map_or_else(String::new, |name| format!("    namespace: {}\n", quoted(name)));
+    text.replacen("kind: Config\n", "kind: Config\ncurrent-context: tidegate\n", 1) + &namespace
+}
+
+/// Returns a kubeconfig with these contexts. Their clusters have the same `ca`. The file has their
+/// users if `token_file` is given: without a credential if that is `None`.
+pub fn kubeconfig_of(contexts: &[ContextEntry], ca: Option<&str>, token_file: Option<Option<&Path>>) -> String {
     let ca = ca.map_or_else(String::new, |pem| format!("\n    certificate-authority-data: {}", STANDARD.encode(pem)));
-    let namespace = namespace.map_or_else(String::new, |name| format!("\n    namespace: {}", quoted(name)));
-    let user = match token_file {
-        None => " {}".to_owned(),
-        Some(path) => format!("\n    tokenFile: {}", quoted(&path.display().to_string())),
-    };
-    let server = quoted(server);
-    format!(
-        "apiVersion: v1\nkind: Config\ncurrent-context: tidegate\nclusters:\n- name: tidegate\n  cluster:\n    server: {server}{ca}\n\
-         users:\n- name: tidegate\n  user:{user}\ncontexts:\n- name: tidegate\n  context:\n    cluster: tidegate\n    user: tidegate{namespace}\n"
-    )
+    let mut text = "apiVersion: v1\nkind: Config\nclusters:\n".to_owned();
+    for ContextEntry { name, server, .. } in contexts {
+        text += &format!("- name: {}\n  cluster:\n    server: {}{ca}\n", scalar(name), quoted(server));
+    }
+    if let Some(token_file) = token_file {
+        let credential = match token_file {
+            None => " {}".to_owned(),
+            Some(path) => format!("\n    tokenFile: {}", quoted(&path.display().to_string())),
+        };
+        let mut users: Vec<_> = contexts.iter().map(|context| context.user.as_str()).collect();
+        users.dedup();
+        text += "users:\n";
+        users.iter().for_each(|user| text += &format!("- name: {}\n  user:{credential}\n", scalar(user)));
+    }
+    text += "contexts:\n";
+    for ContextEntry { name, user, .. } in contexts {
+        let name = scalar(name);
+        text += &format!("- name: {name}\n  context:\n    cluster: {name}\n    user: {}\n", scalar(user));
+    }
+    text
+}
+
+/// Returns a name as a YAML scalar: in quotes, unless it is tidegate's own.
+fn scalar(text: &str) -> String {
+    if text == "tidegate" { text.to_owned() } else { quoted(text) }
 }
 
 /// Returns text as a quoted YAML scalar: JSON strings are valid YAML.

@@ -4,6 +4,7 @@
 //! context, the first file wins. Paths in a file are relative to it. Unusable entries are errors:
 //! another identity is never used silently. Fields with secrets never appear in an error.
 
+mod clusters;
 mod user;
 
 use std::collections::HashSet;
@@ -15,6 +16,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+pub use self::clusters::{Clusters, ListedCluster, clusters, fingerprint};
 use self::user::User;
 use super::{CredentialsError, Environment, Proxy, ResolvedUpstream, target};
 use crate::tls::{Pem, Roots};
@@ -32,7 +34,7 @@ struct Kubeconfig {
 }
 
 /// An entry in the list of clusters, users or contexts.
-#[derive(Deserialize)]
+#[derive(Clone, Hash, Deserialize)]
 struct ListEntry<T> {
     name: String,
     #[serde(default, alias = "context", alias = "cluster", alias = "user", alias = "extension")]
@@ -50,7 +52,7 @@ struct Context {
     namespace: Option<String>,
 }
 
-#[derive(Default, Deserialize)]
+#[derive(Clone, Default, Hash, Deserialize)]
 #[serde(rename_all = "kebab-case", default)]
 struct Cluster {
     server: String,
@@ -68,14 +70,15 @@ pub(super) fn resolve(context: Option<&str>, environment: &Environment) -> Resul
     let name = context.or_else(|| given(&config.current_context)).ok_or_else(|| {
         CredentialsError::Missing("current context", "current-context".to_owned(), names(&config.contexts))
     })?;
-    let context = &find("context", name, &config.contexts)?.item;
-    let cluster = find("cluster", &context.cluster, &config.clusters)?;
-    let mut resolved = read_cluster(cluster)?;
-    resolved.namespace.clone_from(&context.namespace);
-    if !context.user.is_empty() {
-        user::read(find("user", &context.user, &config.users)?, cluster, &mut resolved)?;
-    }
-    Ok(resolved)
+    config.access(name)?.resolve()
+}
+
+/// The cluster, user and namespace of a context. Files that they name have not been read.
+#[derive(Hash)]
+struct Access {
+    cluster: ListEntry<Cluster>,
+    user: Option<ListEntry<User>>,
+    namespace: Option<String>,
 }
 
 /// Returns the first entry with this name.
@@ -89,9 +92,30 @@ fn names<T>(list: &[ListEntry<T>]) -> String {
     if names.is_empty() { "none".to_owned() } else { names.join(", ") }
 }
 
+// === impl Access ===
+
+impl Access {
+    fn resolve(&self) -> Result<ResolvedUpstream, CredentialsError> {
+        let mut resolved = read_cluster(&self.cluster)?;
+        resolved.namespace.clone_from(&self.namespace);
+        if let Some(user) = &self.user {
+            user::read(user, &self.cluster, &mut resolved)?;
+        }
+        Ok(resolved)
+    }
+}
+
 // === impl Kubeconfig ===
 
 impl Kubeconfig {
+    /// Returns what a context refers to.
+    fn access(&self, context: &str) -> Result<Access, CredentialsError> {
+        let Context { cluster, user, namespace } = &find("context", context, &self.contexts)?.item;
+        let cluster = find("cluster", cluster, &self.clusters)?.clone();
+        let user = given(user).map(|user| find("user", user, &self.users)).transpose()?.cloned();
+        Ok(Access { cluster, user, namespace: namespace.clone() })
+    }
+
     /// Reads and merges the files in `KUBECONFIG`, or else the default file. Missing files in the
     /// list are skipped.
     fn load(environment: &Environment) -> Result<Self, CredentialsError> {

@@ -25,8 +25,8 @@ impl<'a> Cursor<'a> {
 
     /// Reads this table a second time, with the content of `table` in its place.
     ///
-    /// The content comes from this table and from `own`, the table of its key `grafted.name`. Only
-    /// problems that this table alone does not have are reported, at that key.
+    /// The content comes from this table and from `own`, keys of the table at `grafted.place`. Only
+    /// problems that this table alone does not have are reported, at that place.
     pub(in crate::config) fn read_as<T>(
         &self,
         table: Table,
@@ -35,9 +35,9 @@ impl<'a> Cursor<'a> {
         read: impl FnOnce(&Cursor<'_>) -> T,
     ) -> T {
         let table = Value::Table(table);
-        let below = self.path.key(grafted.name);
+        let below = grafted.place;
         let moved = |variable: &Variable| {
-            let path = variable.path.below(&below).map_or_else(|| variable.path.clone(), |rest| self.path.join(&rest));
+            let path = variable.path.below(below).map_or_else(|| variable.path.clone(), |rest| self.path.join(&rest));
             Variable { path, ..variable.clone() }
         };
         let variables: Vec<Variable> = self.report.variables().iter().map(moved).collect();
@@ -48,8 +48,6 @@ impl<'a> Cursor<'a> {
         let wrap = |value, step: &String| Table::from_iter([(step.clone(), value)]).into();
         let root = self.path.0.iter().rev().fold(Value::Table(own.clone()), wrap);
         match report.finish(&root, Vec::new(), &[]) {
-            // Otherwise the rest of its keys has been reported.
-            Ok(_) if self.at(grafted.name).as_table() != Some(own) => {}
             Ok(Findings { record, .. }) => self.report.record().graft(&record, &self.path, grafted),
             Err(problems) => {
                 for problem in problems.iter().filter(|problem| !self.report.has(problem)) {

@@ -18,7 +18,7 @@ const DURATION: &str = "\\+?(([0-9]+\\.?[0-9]*|\\.[0-9]+)(ns|us|\u{b5}s|\u{3bc}s
 const SNAKE_CASE: &str = "^[a-z][a-z0-9]*(_[a-z0-9]+)*$";
 
 /// Sections without a chapter of their own in the reference, and those whose keys they have.
-pub(super) const LIKE: [(&str, &str); 20] = [
+pub(super) const LIKE: [(&str, &str); 30] = [
     ("gates.NAME.retry_bucket", "gates.NAME.bucket"),
     ("gates.NAME.retry_bucket.adapt", "gates.NAME.bucket.adapt"),
     ("gates.NAME.classes.bucket", "gates.NAME.bucket"),
@@ -39,6 +39,16 @@ pub(super) const LIKE: [(&str, &str); 20] = [
     ("gates.NAME.candidate.queue", "gates.NAME.queue"),
     ("gates.NAME.candidate.in_flight", "gates.NAME.in_flight"),
     ("gates.NAME.candidate.per_key", "gates.NAME.per_key"),
+    ("gates.NAME.per_cluster.bucket", "gates.NAME.bucket"),
+    ("gates.NAME.per_cluster.bucket.adapt", "gates.NAME.bucket.adapt"),
+    ("gates.NAME.per_cluster.retry_bucket", "gates.NAME.bucket"),
+    ("gates.NAME.per_cluster.retry_bucket.adapt", "gates.NAME.bucket.adapt"),
+    ("gates.NAME.per_cluster.bucket.shared", "gates.NAME.bucket.shared"),
+    ("gates.NAME.per_cluster.retry_bucket.shared", "gates.NAME.bucket.shared"),
+    ("gates.NAME.per_cluster.backoff", "gates.NAME.backoff"),
+    ("gates.NAME.per_cluster.queue", "gates.NAME.queue"),
+    ("gates.NAME.per_cluster.in_flight", "gates.NAME.in_flight"),
+    ("gates.NAME.per_cluster.per_key", "gates.NAME.per_key"),
 ];
 
 /// The schema of the configuration.
@@ -77,7 +87,9 @@ fn bounds() -> Vec<(&'static str, Value)> {
         // A provider's preset has hosts.
         (
             "gates.NAME",
-            json!({ "anyOf": [{ "required": ["upstream"] }, { "required": ["hosts"] }, { "required": ["preset"] }] }),
+            json!({ "anyOf": [
+                { "required": ["upstream"] }, { "required": ["clusters"] }, { "required": ["hosts"] }, { "required": ["preset"] },
+            ] }),
         ),
         ("egress.max_connections", at_least_one.clone()),
         ("egress.max_origins", at_least_one.clone()),
@@ -91,6 +103,7 @@ fn bounds() -> Vec<(&'static str, Value)> {
         ("gates.NAME.signals.honour", json!({ "items": { "type": "string" } })),
         ("gates.NAME.signals.reserve", json!({ "minimum": 0, "exclusiveMaximum": 1 })),
         ("gates.NAME.classes", json!({ "items": { "required": ["name"] } })),
+        ("gates.NAME.per_cluster", json!({ "items": { "required": ["match"] } })),
         ("gates.NAME.classes.name", name),
         ("gates.NAME.classes.backoff.jitter", json!({ "minimum": 0, "maximum": 1 })),
         ("gates.NAME.classes.match.paths", json!({ "items": { "pattern": "^[/*]" } })),

@@ -14,7 +14,7 @@ use crate::credentials::exec::{Exec, Plugin, PluginOutput};
 use crate::credentials::{Credential, CredentialsError, ResolvedUpstream, Secret};
 use crate::tls::Identity;
 
-#[derive(Default, Deserialize)]
+#[derive(Clone, Default, Hash, Deserialize)]
 #[serde(rename_all = "kebab-case", default)]
 pub(super) struct User {
     token: String,
@@ -35,15 +35,15 @@ pub(super) struct User {
     as_user_extra: BTreeMap<String, Vec<String>>,
 }
 
-#[derive(Default, Deserialize)]
+#[derive(Clone, Default, Hash, Deserialize)]
 #[serde(default)]
 struct AuthProvider {
     name: String,
 }
 
-#[derive(Default, Deserialize)]
+#[derive(Clone, Default, Hash, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct ExecConfig {
+pub(super) struct ExecConfig {
     api_version: String,
     command: String,
     args: Vec<String>,
@@ -53,7 +53,7 @@ struct ExecConfig {
     interactive_mode: String,
 }
 
-#[derive(Deserialize)]
+#[derive(Clone, Hash, Deserialize)]
 struct Variable {
     name: String,
     #[serde(default)]
