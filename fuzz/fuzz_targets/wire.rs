@@ -45,6 +45,7 @@ static GATE: LazyLock<(Runtime, Gate)> = LazyLock::new(|| {
                 tls: None,
                 host: upstream::Host::Rewrite,
                 rewrite_links: None,
+                mount: String::new(),
                 injector: std::sync::Arc::new(Injector::pass_through()),
                 own: Vec::new(),
                 dns: upstream::Dns::default(),

@@ -39,6 +39,7 @@ pub async fn gate(to: SocketAddr, ca: Option<&str>) -> Gate {
             tls: roots.map(|roots| Arc::new(tls::Client::new(roots, None).expect("TLS"))),
             host: upstream::Host::Rewrite,
             rewrite_links: Some(http::uri::Scheme::HTTP),
+            mount: String::new(),
             injector: Arc::new(Injector::pass_through()),
             own: Vec::new(),
             dns: upstream::Dns::default(),

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::folder::{ControllerToken, Folder};
+use super::hub;
 use crate::classify::ApiKind;
 use crate::clients;
 use crate::clock::Clock;
@@ -12,7 +13,10 @@ use crate::config::Origins;
 use crate::credentials::{
     self, Api, Credential, CredentialsError, Environment, Injector, PodToken, ResolvedUpstream, Secret,
 };
-use crate::spec::{Clients, CredentialFile, Credentials, Gate, Listen, ListenerTls, TlsMode, Tokens, UpstreamTls};
+use crate::proxy::HubClusters;
+use crate::spec::{
+    Clients, CredentialFile, Credentials, Gate, Listen, ListenerTls, Source, TlsMode, Tokens, UpstreamTls,
+};
 use crate::upstream::{self, Dns};
 use crate::{proxy, tls};
 use anyhow::anyhow;
@@ -34,6 +38,8 @@ pub(crate) struct PreparedGate {
     warnings: Vec<String>,
     /// The folder with the files for the controller.
     pub(crate) folder: Option<Folder>,
+    /// The clusters of a gate with many.
+    pub(crate) hub: Option<HubClusters>,
 }
 
 /// Why a gate cannot be built.
@@ -61,14 +67,14 @@ pub(crate) fn prepare_gate(
     let listener =
         gate.access.tls.as_ref().map(|tls| listener(tls, &gate.listen, asks_by_tls)).transpose()?.map(Arc::new);
     let clients = clients(&gate, around, clock, &mut warnings)?.map(Arc::new);
-    let injects = gate.injects()
-        && (gate.identity.credentials == Credentials::Inject
-            || resolved.has_credentials()
-            || gate.identity.file.is_some());
+    let path = if let Source::Clusters(path) = &gate.upstream { Some(path) } else { None };
+    let injects = if path.is_some() { gate.injects() } else { injects(&gate, &resolved) };
     let pod_token = pod_token(&gate, injects)?;
+    let hub = path.map(|path| hub::clusters(&gate, path, pod_token.as_ref(), clock, &mut warnings)).transpose()?;
     let injector = injector(&gate, &resolved, injects, pod_token.clone(), clock)?;
     let tls = resolved.tls(injects).map_err(|error| Trouble::wrong("upstream_tls", error))?;
-    let anonymous = anonymous(&gate, injects, &resolved.target.scheme);
+    let scheme = if hub.is_some() { &Scheme::HTTPS } else { &resolved.target.scheme };
+    let anonymous = anonymous(&gate, injects, scheme);
     let notes = notes(&gate, injects, anonymous.is_some());
     let folder = listener.as_ref().and_then(|listener| folder(&gate, listener, &resolved, injects, pod_token.as_ref()));
     let scheme = if gate.access.tls.is_some() { Scheme::HTTPS } else { Scheme::HTTP };
@@ -79,7 +85,8 @@ pub(crate) fn prepare_gate(
             target: resolved.target,
             tls,
             host: gate.forwarding.host.clone(),
-            rewrite_links: gate.forwarding.rewrite_links.then_some(scheme),
+            rewrite_links: (gate.forwarding.rewrite_links || hub.is_some()).then_some(scheme),
+            mount: String::new(),
             injector: Arc::new(injector),
             own: Vec::new(), // known once the gate listens
             dns: Dns::default(),
@@ -92,7 +99,7 @@ pub(crate) fn prepare_gate(
         gate,
     };
     let credentials = if injects { "inject" } else { "pass_through" };
-    Ok(PreparedGate { options, credentials, notes, anonymous, warnings, folder })
+    Ok(PreparedGate { options, credentials, notes, anonymous, warnings, folder, hub })
 }
 
 // === impl PreparedGate ===
@@ -154,7 +161,7 @@ fn unresolved(error: CredentialsError, of: String, key: &'static str) -> Trouble
 
 /// Rejects one of the gate's own listening addresses as its upstream. Host names cannot be checked
 /// here; they are checked at each connection.
-fn not_itself(gate: &Gate, target: &upstream::Target) -> Result<(), Trouble> {
+pub(super) fn not_itself(gate: &Gate, target: &upstream::Target) -> Result<(), Trouble> {
     let host = target.authority.host().trim_start_matches('[').trim_end_matches(']');
     let is_localhost = host.eq_ignore_ascii_case("localhost");
     let address = host.parse::<IpAddr>().ok().map(|ip| ip.to_canonical());
@@ -248,8 +255,14 @@ fn addresses(listen: &[Listen]) -> Vec<IpAddr> {
     tcp.filter(|ip| !ip.is_unspecified()).collect()
 }
 
+/// Returns true if the calls to this upstream are sent with the gate's own credentials.
+pub(super) fn injects(gate: &Gate, resolved: &ResolvedUpstream) -> bool {
+    let has_some = resolved.has_credentials() || gate.identity.file.is_some();
+    gate.injects() && (gate.identity.credentials == Credentials::Inject || has_some)
+}
+
 /// Prepares the part that puts credentials into requests to the upstream.
-fn injector(
+pub(super) fn injector(
     gate: &Gate,
     resolved: &ResolvedUpstream,
     injects: bool,
@@ -318,7 +331,7 @@ fn anonymous(gate: &Gate, injects: bool, scheme: &Scheme) -> Option<String> {
 
 impl Trouble {
     /// Makes an error about a key of the configuration, with the text of its cause.
-    fn wrong(key: &'static str, error: impl std::fmt::Display) -> Self {
+    pub(super) fn wrong(key: &'static str, error: impl std::fmt::Display) -> Self {
         Self::Wrong { key, what: anyhow!("{error}") }
     }
 }

@@ -115,6 +115,7 @@ pub(super) async fn listener(text: &str, around: Around) -> Listener {
             tls,
             host: gate.forwarding.host.clone(),
             rewrite_links: None,
+            mount: String::new(),
             injector: Arc::new(Injector::pass_through()),
             own: Vec::new(),
             dns: around.dns.clone(),

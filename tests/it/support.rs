@@ -318,6 +318,7 @@ fn options(name: Arc<str>, upstream: SocketAddr) -> Options {
             tls: None,
             host: upstream::Host::Rewrite,
             rewrite_links: None,
+            mount: String::new(),
             injector: Arc::new(Injector::pass_through()),
             own: Vec::new(),
             dns: upstream::Dns::default(),

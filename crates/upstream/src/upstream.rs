@@ -89,6 +89,9 @@ pub struct Options {
     /// The scheme of the gate's own URL. With it, links to the upstream in response headers are
     /// rewritten; `None` leaves them unchanged.
     pub rewrite_links: Option<Scheme>,
+    /// The path at which the gate's clients reach this upstream, without a final slash: empty if it
+    /// has the whole gate.
+    pub mount: String,
     /// Sets the credentials of requests.
     pub injector: Arc<Injector>,
     /// The gate's own addresses. It never connects to these.
@@ -125,6 +128,7 @@ type Meters = OnceLock<UpstreamMeters>;
 
 struct Inner {
     target: Target,
+    mount: String,
     settings: Current<RequestSettings>,
     injector: Arc<Injector>,
     clock: Clock,
@@ -157,6 +161,7 @@ impl Upstream {
             ahead: tokio::sync::Mutex::default(),
             settings: Current::new(RequestSettings::of(&options)),
             target: options.target,
+            mount: options.mount,
             injector: options.injector,
             clock,
             budget: Arc::new(Semaphore::new(KEPT_TOGETHER)),
@@ -277,6 +282,11 @@ impl Upstream {
             drop(connected?);
         }
         Ok(short.is_multiplexed().unwrap_or_default())
+    }
+
+    /// Returns the address of the upstream.
+    pub fn target(&self) -> &Target {
+        &self.inner.target
     }
 
     /// Returns the injector of credentials, for its checks of requests.

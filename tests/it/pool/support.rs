@@ -201,6 +201,7 @@ pub(crate) fn options(address: SocketAddr, ca: Option<&str>) -> Options {
         tls: ca.map(|ca| Arc::new(tls::Client::new(Roots::Only(Pem::new(ca.into(), "test CA")), None).expect("TLS"))),
         host: Host::Rewrite,
         rewrite_links: None,
+        mount: String::new(),
         injector: Arc::new(Injector::pass_through()),
         own: Vec::new(),
         dns: Dns::default(),

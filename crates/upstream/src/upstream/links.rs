@@ -7,10 +7,14 @@
 //! client. Unclear links stay as they are.
 //!
 //! A link that still leads to the upstream itself bypasses the gate, which is reported.
+//!
+//! If the upstream is one of several below paths of the gate, no link of it leads to another one: paths
+//! get the upstream's own before them, and what still leads elsewhere on the gate is removed.
+//! Cookies are limited to that path.
 
 use std::ops::Range;
 
-use http::header::{CONTENT_LOCATION, HOST, LINK, LOCATION};
+use http::header::{CONTENT_LOCATION, HOST, LINK, LOCATION, SET_COOKIE};
 use http::uri::{Authority, Scheme};
 use http::{HeaderMap, HeaderName, HeaderValue, request};
 
@@ -24,6 +28,8 @@ pub(super) struct Links<'a> {
     /// The gate's address, such as `http://localhost:8001`; `None` if URLs with a host are not
     /// rewritten.
     gate: Option<String>,
+    /// The path of the upstream at the gate, without a final slash; empty if it has the whole gate.
+    mount: &'a str,
 }
 
 /// A URL with a host.
@@ -37,16 +43,18 @@ struct Absolute<'a> {
 impl<'a> Links<'a> {
     /// Creates a rewriter for the response to a request; `None` if no link needs a change.
     ///
-    /// If `scheme` is set, URLs with a host are rewritten to lead to the gate.
+    /// If `scheme` is set, URLs with a host are rewritten to lead to the gate. `mount` is the path of
+    /// the upstream there.
     pub(super) fn new(
         scheme: Option<&Scheme>,
+        mount: &'a str,
         parts: &request::Parts,
         target: &'a Target,
         host: &Host,
     ) -> Option<Self> {
         let gate = scheme.and_then(|scheme| gate(scheme, parts));
-        let changes = gate.is_some() || !target.base_path.is_empty();
-        changes.then(|| Self { target, host: host.clone(), gate })
+        let changes = gate.is_some() || !target.base_path.is_empty() || !mount.is_empty();
+        changes.then(|| Self { target, host: host.clone(), gate, mount })
     }
 
     /// Rewrites the links in response headers.
@@ -55,6 +63,70 @@ impl<'a> Links<'a> {
             each(headers, name, |url| self.url(url));
         }
         each(headers, &LINK, |links| self.links(links));
+        if !self.mount.is_empty() {
+            self.confine(headers);
+        }
+    }
+
+    /// Removes links to other upstreams of the gate, and limits cookies to this one.
+    fn confine(&self, headers: &mut HeaderMap) {
+        let stays = |url: &str| !self.strays(url.trim_matches([' ', '\t']));
+        let link_stays = |field: &str| {
+            targets(field).is_some_and(|targets| targets.into_iter().all(|at| field.get(at).is_some_and(stays)))
+        };
+        URLS.iter().for_each(|name| retain(headers, name, |line| line.to_str().is_ok_and(stays)));
+        retain(headers, &LINK, |line| line.to_str().is_ok_and(link_stays));
+        if let http::header::Entry::Occupied(mut lines) = headers.entry(SET_COOKIE) {
+            lines.iter_mut().for_each(|line| *line = self.cookie(line));
+        }
+    }
+
+    /// Returns true if a client would take a URL for one of the gate's beyond the mount, or if clients
+    /// read it differently.
+    fn strays(&self, url: &str) -> bool {
+        let is_odd = |byte: u8| byte == b'\\' || byte <= b' ' || byte == 0x7f;
+        let path = match absolute(url) {
+            _ if url.bytes().any(is_odd) => return true,
+            Some(absolute) if self.is_gate(&absolute) == Some(false) => return false,
+            Some(absolute) => absolute.rest,
+            None if url.starts_with('/') => url,
+            // Relative to the path of the request, which is below the mount.
+            None => {
+                let first = url.split(['/', '?', '#']).next().unwrap_or_default();
+                return first.contains(':') || climbs(url);
+            }
+        };
+        !path.strip_prefix(self.mount).is_some_and(|below| below.starts_with('/')) || climbs(path)
+    }
+
+    /// Returns true if a URL has the host and port of the gate, as used by the client; `None` if they
+    /// cannot be read.
+    fn is_gate(&self, url: &Absolute<'_>) -> Option<bool> {
+        let own = self.gate.as_deref().and_then(absolute);
+        let scheme = own.as_ref().and_then(|own| own.scheme).unwrap_or_default();
+        let usual = if scheme == Scheme::HTTPS.as_str() { 443 } else { 80 };
+        let read = |text: &str| {
+            let authority = text.parse::<Authority>().ok()?;
+            Some((authority.host().to_ascii_lowercase(), authority.port_u16().unwrap_or(usual)))
+        };
+        Some(read(own?.authority)? == read(url.authority)?)
+    }
+
+    /// Returns a cookie with its path below the mount. Clients differ in which of two paths counts.
+    fn cookie(&self, line: &HeaderValue) -> HeaderValue {
+        let mut path: &[u8] = b"/";
+        let mut kept: Vec<&[u8]> = Vec::new();
+        for part in line.as_bytes().split(|byte| *byte == b';') {
+            let mut halves = part.splitn(2, |byte| *byte == b'=').map(<[u8]>::trim_ascii);
+            let name = halves.next().unwrap_or_default();
+            match (name.eq_ignore_ascii_case(b"path") && !kept.is_empty(), halves.next()) {
+                (false, _) => kept.push(part),
+                (true, Some(own)) if own.starts_with(b"/") => path = own,
+                (true, _) => {}
+            }
+        }
+        let cookie = [&kept.join(b";".as_slice()), b"; Path=".as_slice(), self.mount.as_bytes(), path].concat();
+        HeaderValue::from_bytes(&cookie).unwrap_or_else(|_| line.clone())
     }
 
     /// Rewrites every URL in a Link header; `None` if this changes nothing.
@@ -73,14 +145,20 @@ impl<'a> Links<'a> {
         let trimmed = url.trim_matches([' ', '\t']);
         match absolute(trimmed) {
             Some(absolute) => {
-                let gate = self.gate.as_ref().filter(|_| is_own(&absolute, self.target, &self.host))?;
-                Some(format!("{gate}{}", self.below_base(absolute.rest)?))
+                let is_own = |url| {
+                    is_own(url, self.target, &self.host) || !self.mount.is_empty() && self.is_gate(url) == Some(true)
+                };
+                let gate = self.gate.as_ref().filter(|_| is_own(&absolute))?;
+                let below = self.below_base(absolute.rest)?;
+                let slash = if self.mount.is_empty() || below.starts_with('/') { "" } else { "/" };
+                Some(format!("{gate}{}{slash}{below}", self.mount))
             }
             // A path without a host: the gate adds the base path again. The rest must not begin
             // with `//`, or with what browsers take for it: that would name a host.
-            None if trimmed.starts_with('/') && !self.target.base_path.is_empty() => self
+            None if trimmed.starts_with('/') && !(self.target.base_path.is_empty() && self.mount.is_empty()) => self
                 .below_base(trimmed)
-                .filter(|below| !["//", "/\\", "/\t"].iter().any(|host| below.starts_with(host))),
+                .filter(|below| !["//", "/\\", "/\t"].iter().any(|host| below.starts_with(host)))
+                .map(|below| format!("{}{below}", self.mount)),
             None => None,
         }
     }
@@ -92,10 +170,8 @@ impl<'a> Links<'a> {
         if base.is_empty() {
             return Some(below.to_owned());
         }
-        let path = rest.split(['?', '#']).next().unwrap_or(rest);
-        let climbs = path.split('/').any(|segment| segment.to_ascii_lowercase().replace("%2e", ".") == "..");
         match below.chars().next() {
-            _ if climbs => None,
+            _ if climbs(rest) => None,
             Some('/') => Some(below.to_owned()),
             None | Some('?' | '#') => Some(format!("/{below}")),
             Some(_) => None, // the base path was only the beginning of a longer name
@@ -162,6 +238,12 @@ fn absolute(url: &str) -> Option<Absolute<'_>> {
     Some(Absolute { scheme, authority, rest })
 }
 
+/// Returns true if a path has a segment that stands for the one above.
+fn climbs(rest: &str) -> bool {
+    let path = rest.split(['?', '#']).next().unwrap_or(rest);
+    path.split('/').any(|segment| segment.to_ascii_lowercase().replace("%2e", ".") == "..")
+}
+
 /// Returns the end of a link's parameters: the comma before the next link, or the end of the text.
 /// `None` if a quoted string is not closed.
 fn parameters_end(text: &str) -> Option<usize> {
@@ -190,6 +272,18 @@ fn each(headers: &mut HeaderMap, name: &HeaderName, change: impl Fn(&str) -> Opt
     }
 }
 
+/// Removes the values of a header that `stays` does not accept.
+fn retain(headers: &mut HeaderMap, name: &HeaderName, stays: impl Fn(&HeaderValue) -> bool) {
+    if headers.get_all(name).iter().all(&stays) {
+        return;
+    }
+    let kept: Vec<HeaderValue> = headers.get_all(name).iter().filter(|line| stays(line)).cloned().collect();
+    headers.remove(name);
+    for line in kept {
+        headers.append(name.clone(), line);
+    }
+}
+
 const AZURE_ASYNC_OPERATION: HeaderName = HeaderName::from_static("azure-asyncoperation");
 const OPERATION_LOCATION: HeaderName = HeaderName::from_static("operation-location");
 /// Headers with a URL as value.
@@ -214,7 +308,7 @@ mod tests {
 
     fn links<'a>(target: &'a Target, host: &'a Host) -> Links<'a> {
         let parts = Request::get("/x").header(HOST, "localhost:8001").body(()).expect("valid").into_parts().0;
-        Links::new(Some(&Scheme::HTTP), &parts, target, host).expect("there is a host")
+        Links::new(Some(&Scheme::HTTP), "", &parts, target, host).expect("there is a host")
     }
 
     #[test]
@@ -272,7 +366,7 @@ mod tests {
     fn without_the_operator_s_wish_only_paths_lose_the_base_path() {
         let target = target("/api/v3");
         let parts = Request::get("/x").header(HOST, "localhost:8001").body(()).expect("valid").into_parts().0;
-        let links = Links::new(None, &parts, &target, &Host::Rewrite).expect("there is a base path");
+        let links = Links::new(None, "", &parts, &target, &Host::Rewrite).expect("there is a base path");
         for (url, becomes) in [
             ("/api/v3/items?page=2", Some("/items?page=2")),
             ("/api/v3", Some("/")),
@@ -283,7 +377,7 @@ mod tests {
         ] {
             assert_eq!(links.url(url).as_deref(), becomes, "{url}");
         }
-        assert!(Links::new(None, &parts, &self::target(""), &Host::Rewrite).is_none());
+        assert!(Links::new(None, "", &parts, &self::target(""), &Host::Rewrite).is_none());
     }
 
     /// PyGithub calls `http://api.github.com:80` and asserts that links have no port.
@@ -299,8 +393,84 @@ mod tests {
             (Scheme::HTTP, "api.test:8080", "http://api.test:8080/items"),
         ] {
             let parts = Request::get("/x").header(HOST, host).body(()).expect("valid").into_parts().0;
-            let links = Links::new(Some(&scheme), &parts, &target, &Host::Rewrite).expect("there is a host");
+            let links = Links::new(Some(&scheme), "", &parts, &target, &Host::Rewrite).expect("there is a host");
             assert_eq!(links.url("https://api.test/items").as_deref(), Some(becomes), "{scheme} {host}");
+        }
+    }
+
+    fn mounted(base: &str, name: &str, value: &str) -> Option<String> {
+        let target = target(base);
+        let parts = Request::get("/x").header(HOST, "gate.test").body(()).expect("valid").into_parts().0;
+        let links = Links::new(Some(&Scheme::HTTPS), "/c/a", &parts, &target, &Host::Rewrite).expect("there is a host");
+        let name = HeaderName::from_bytes(name.as_bytes()).expect("a name");
+        let mut headers: HeaderMap =
+            [(name.clone(), HeaderValue::from_str(value).expect("a value"))].into_iter().collect();
+        links.rewrite(&mut headers);
+        headers.get(name).map(|value| value.to_str().expect("ASCII").to_owned())
+    }
+
+    #[test]
+    fn links_of_an_upstream_below_a_path_stay_below_it() {
+        for (base, url, becomes) in [
+            ("", "/api/v1?a=/../b", Some("/c/a/api/v1?a=/../b")),
+            ("", "/c/b/api", Some("/c/a/c/b/api")),
+            ("", "/", Some("/c/a/")),
+            ("", "https://api.test/items#x", Some("https://gate.test/c/a/items#x")),
+            ("", "https://api.test", Some("https://gate.test/c/a/")),
+            ("", "https://api.test?x", Some("https://gate.test/c/a/?x")),
+            ("", "//API.test/items", Some("https://gate.test/c/a/items")),
+            ("", "https://gate.test/c/b/x", Some("https://gate.test/c/a/c/b/x")),
+            ("", "https://GATE.test:443/x", Some("https://gate.test/c/a/x")),
+            ("", "http://gate.test:443/x", Some("https://gate.test/c/a/x")),
+            ("", "https://elsewhere.test/c/b", Some("https://elsewhere.test/c/b")),
+            ("", "items?page=2", Some("items?page=2")),
+            ("", "?page=2", Some("?page=2")),
+            ("", "a/b:c", Some("a/b:c")),
+            ("", "", Some("")),
+            ("/k8s/1", "/k8s/1/api", Some("/c/a/api")),
+            ("/k8s/1", "/k8s/1", Some("/c/a/")),
+            ("/k8s/1", "https://api.test/k8s/1?x", Some("https://gate.test/c/a/?x")),
+            ("/k8s/1", "https://api.test/k8s/2/api", Some("https://api.test/k8s/2/api")),
+            ("/k8s/1", "/k8s/2/api", None),
+            ("/k8s/1", "/c/b/api", None),
+            ("/k8s/1", "https://gate.test/k8s/2", None),
+            ("", "/../b/api", None),
+            ("", "/api/%2e%2E/%2e./b", None),
+            ("", "../../b/api", None),
+            ("", ".%2e/b", None),
+            ("", "https://api.test/../b", None),
+            ("", "https://me@gate.test/c/b", Some("https://gate.test/c/a/c/b")),
+            ("", "https:/c/b", None),
+            ("", "https:c/b", None),
+            ("", "/\\gate.test/c/b", None),
+            ("", "\\\\gate.test\\c\\b", None),
+            ("", "/\t/gate.test/c/b", None),
+            ("", "https://ga te.test/c/b", None),
+            ("", "https:///c/b", None),
+            ("", "///c/b", None),
+        ] {
+            assert_eq!(mounted(base, "location", url).as_deref(), becomes, "{base} {url}");
+        }
+    }
+
+    #[test]
+    fn a_link_field_with_a_way_out_of_its_path_is_removed() {
+        let field = "</api?page=2>; rel=next, <https://elsewhere.test/>; rel=x";
+        assert_eq!(mounted("", "link", field), Some(field.replace("</api", "</c/a/api")));
+        assert_eq!(mounted("", "link", "</api>; rel=next, </../b>; rel=x"), None);
+        assert_eq!(mounted("", "link", "</api>; rel=\"next"), None, "not a Link field");
+    }
+
+    #[test]
+    fn cookies_of_an_upstream_below_a_path_are_for_that_path() {
+        for (cookie, becomes) in [
+            ("id=1", "id=1; Path=/c/a/"),
+            ("id=1; path=/; Secure", "id=1; Secure; Path=/c/a/"),
+            ("id=1;PATH = /proxy/ui ; Path=/x", "id=1; Path=/c/a/x"),
+            ("path=1; Path=", "path=1; Path=/c/a/"),
+            ("id=1; Path=proxy; Domain=gate.test", "id=1; Domain=gate.test; Path=/c/a/"),
+        ] {
+            assert_eq!(mounted("", "set-cookie", cookie).as_deref(), Some(becomes), "{cookie}");
         }
     }
 

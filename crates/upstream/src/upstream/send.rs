@@ -126,7 +126,7 @@ impl Upstream {
 
     /// Returns a rewriter for links in the response; `None` if no link needs a change.
     pub(super) fn links(&self, settings: &RequestSettings, parts: &request::Parts) -> Option<Links<'_>> {
-        Links::new(settings.rewrite_links.as_ref(), parts, &self.inner.target, &settings.host)
+        Links::new(settings.rewrite_links.as_ref(), &self.inner.mount, parts, &self.inner.target, &settings.host)
     }
 
     /// Adapts a response to the client, and handles a 401.

@@ -81,6 +81,7 @@ pub(super) fn options(seed: u64, address: std::net::SocketAddr, log: CallLog) ->
             tls: None,
             host: pool::Host::Rewrite,
             rewrite_links: None,
+            mount: String::new(),
             injector: Arc::new(Injector::pass_through()),
             own: Vec::new(),
             dns: pool::Dns::default(),
@@ -145,13 +146,8 @@ fn gate(seed: u64) -> spec::Gate {
 }
 
 pub(super) fn server(options: Options, clock: Clock) -> (Server, Driver) {
-    let target = options.upstream.target.clone();
-    let server = Server::new(
-        &Arc::new(Section::new(options, Default::default(), clock)),
-        target,
-        None,
-        CancellationToken::new().drop_guard(),
-    );
+    let section = Arc::new(Section::new(options, Default::default(), clock));
+    let server = Server::new(&section, None, None, CancellationToken::new().drop_guard());
     let driver = server.parts.driver.clone();
     (server, driver)
 }
