@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::folder::{ControllerToken, Folder};
-use super::hub;
 use crate::classify::ApiKind;
 use crate::clients;
 use crate::clock::Clock;
@@ -35,7 +34,9 @@ pub(crate) struct PreparedGate {
     /// anonymous ones.
     anonymous: Option<String>,
     /// Warnings for the user.
-    warnings: Vec<String>,
+    pub(super) warnings: Vec<String>,
+    /// The token that the pod's clients must send, if the gate asks for one.
+    pub(super) pod_token: Option<PodToken>,
     /// The folder with the files for the controller.
     pub(crate) folder: Option<Folder>,
     /// The clusters of a gate with many.
@@ -67,13 +68,12 @@ pub(crate) fn prepare_gate(
     let listener =
         gate.access.tls.as_ref().map(|tls| listener(tls, &gate.listen, asks_by_tls)).transpose()?.map(Arc::new);
     let clients = clients(&gate, around, clock, &mut warnings)?.map(Arc::new);
-    let path = if let Source::Clusters(path) = &gate.upstream { Some(path) } else { None };
-    let injects = if path.is_some() { gate.injects() } else { injects(&gate, &resolved) };
+    let has_clusters = matches!(gate.upstream, Source::Clusters(_));
+    let injects = if has_clusters { gate.injects() } else { injects(&gate, &resolved) };
     let pod_token = pod_token(&gate, injects)?;
-    let hub = path.map(|path| hub::clusters(&gate, path, pod_token.as_ref(), clock, &mut warnings)).transpose()?;
     let injector = injector(&gate, &resolved, injects, pod_token.clone(), clock)?;
     let tls = resolved.tls(injects).map_err(|error| Trouble::wrong("upstream_tls", error))?;
-    let scheme = if hub.is_some() { &Scheme::HTTPS } else { &resolved.target.scheme };
+    let scheme = if has_clusters { &Scheme::HTTPS } else { &resolved.target.scheme };
     let anonymous = anonymous(&gate, injects, scheme);
     let notes = notes(&gate, injects, anonymous.is_some());
     let folder = listener.as_ref().and_then(|listener| folder(&gate, listener, &resolved, injects, pod_token.as_ref()));
@@ -85,7 +85,7 @@ pub(crate) fn prepare_gate(
             target: resolved.target,
             tls,
             host: gate.forwarding.host.clone(),
-            rewrite_links: (gate.forwarding.rewrite_links || hub.is_some()).then_some(scheme),
+            rewrite_links: (gate.forwarding.rewrite_links || has_clusters).then_some(scheme),
             mount: String::new(),
             injector: Arc::new(injector),
             own: Vec::new(), // known once the gate listens
@@ -99,7 +99,7 @@ pub(crate) fn prepare_gate(
         gate,
     };
     let credentials = if injects { "inject" } else { "pass_through" };
-    Ok(PreparedGate { options, credentials, notes, anonymous, warnings, folder, hub })
+    Ok(PreparedGate { options, credentials, notes, anonymous, warnings, folder, pod_token, hub: None })
 }
 
 // === impl PreparedGate ===

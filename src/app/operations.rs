@@ -1,5 +1,6 @@
 //! The status of all gates of the process, and the commands to them.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
@@ -12,22 +13,26 @@ use crate::admin::control::{Ask, Bypass, BypassReport, Forget, ForgetReport, Ope
 use crate::classify::Glob;
 use crate::clock::Clock;
 use crate::moment::Moment;
-use crate::proxy::{EgressListener, Gate, Origin};
+use crate::proxy::{EgressListener, Gate, Hub, Origin};
 use crate::spec::{Settings, ShowNames, Store};
 use crate::status;
+use crate::status::text::count;
 use crate::store::{StoreHealth, Stores};
 
 /// The running gates, sorted by name, and the egress listener.
 pub(super) struct RunningGates {
     pub(super) gates: Vec<Arc<Gate>>,
+    /// The hubs of gates for many clusters, by the gate's name.
+    pub(super) hubs: BTreeMap<Arc<str>, Arc<Hub>>,
     pub(super) egress: Option<Arc<EgressListener>>,
 }
 
 /// The running gates, with the reloads and the stores of the process.
 pub(crate) struct Operations {
-    /// The gates in the configuration. A gate with hosts serves no calls itself, but is a template:
-    /// the gates made from it for each host and port serve them.
+    /// The gates in the configuration. A gate with hosts or clusters serves no calls itself, but is a
+    /// template: the gates made from it for each host and port, or cluster, serve them.
     pub(super) gates: Vec<Arc<Gate>>,
+    pub(super) hubs: BTreeMap<Arc<str>, Arc<Hub>>,
     pub(super) egress: Option<Arc<EgressListener>>,
     pub(super) reloads: Reloads,
     stores: Arc<Stores>,
@@ -48,9 +53,9 @@ impl Operations {
         effective: &str,
         clock: Clock,
     ) -> Self {
-        let RunningGates { gates, egress } = running;
+        let RunningGates { gates, hubs, egress } = running;
         let names = Current::new(settings.admin.show_names);
-        Self { gates, egress, reloads: Reloads::new(clock, effective), stores, clock, names }
+        Self { gates, hubs, egress, reloads: Reloads::new(clock, effective), stores, clock, names }
     }
 
     /// Applies the settings of a reload that concern operators.
@@ -59,15 +64,15 @@ impl Operations {
     }
 
     /// Returns the gates that a command concerns: the one of this name, or all. Gates made for
-    /// hosts are included.
+    /// hosts and clusters are included.
     fn meant(&self, name: Option<&str>) -> Result<Vec<Arc<Gate>>, String> {
         let meant: Vec<_> = self.gates.iter().filter(|gate| name.is_none_or(|name| **gate.name() == *name)).collect();
         if meant.is_empty() {
             return Err(no_such_gate(name.unwrap_or_default(), self.gates.iter().map(|gate| &**gate.name())));
         }
         let with_origins = |gate: &Arc<Gate>| {
-            let origins = self.origins(gate).into_iter().map(|(_, gate)| gate);
-            [Arc::clone(gate)].into_iter().chain(origins).collect::<Vec<_>>()
+            let siblings = self.siblings(gate).into_iter().map(|(_, gate)| gate);
+            [Arc::clone(gate)].into_iter().chain(siblings).collect::<Vec<_>>()
         };
         Ok(meant.into_iter().flat_map(with_origins).collect())
     }
@@ -75,6 +80,13 @@ impl Operations {
     /// Returns the gates made from a gate for single hosts and ports.
     fn origins(&self, gate: &Arc<Gate>) -> Vec<(Origin, Arc<Gate>)> {
         self.egress.as_ref().map(|egress| egress.origins(gate.name())).unwrap_or_default()
+    }
+
+    /// Returns the gates made from a gate for single hosts or clusters, with their names.
+    fn siblings(&self, gate: &Arc<Gate>) -> Vec<(String, Arc<Gate>)> {
+        let clusters = self.hubs.get(gate.name()).map(|hub| hub.gates()).unwrap_or_default();
+        let origins = self.origins(gate).into_iter().map(|(origin, gate)| (origin.host.to_string(), gate));
+        origins.chain(clusters.into_iter().map(|(cluster, gate)| (cluster.to_string(), gate))).collect()
     }
 
     /// Returns the gate that serves a call: the one made for the call's host, if there is one.
@@ -96,19 +108,29 @@ impl Operator for Operations {
         Box::pin(async move {
             let mut gates = Vec::with_capacity(self.gates.len());
             for gate in &self.gates {
-                let listen = self.egress.iter().map(|egress| egress.status().listen);
-                let origins = self.origins(gate);
-                if origins.is_empty() {
+                let hub = self.hubs.get(gate.name());
+                let listen: Vec<_> = match hub {
+                    Some(_) => gate.addresses().iter().map(ToString::to_string).collect(),
+                    None => self.egress.iter().map(|egress| egress.status().listen).collect(),
+                };
+                let siblings = self.siblings(gate);
+                if siblings.is_empty() {
                     let mut shown = gate.status(names).await;
                     if gate.has_hosts() {
-                        (shown.listen, shown.upstream) = (listen.clone().collect(), "no host yet".to_owned());
+                        (shown.listen, shown.upstream) = (listen.clone(), "no host yet".to_owned());
+                    }
+                    if let Some(hub) = hub {
+                        shown.upstream = format!("{}, none called yet", count(hub.count(), "cluster", "clusters"));
                     }
                     gates.push(shown);
                 }
-                for (origin, gate) in origins {
-                    let mut gate = gate.status(names).await;
-                    (gate.listen, gate.upstream) = (listen.clone().collect(), format!("https://{}", origin.host));
-                    gates.push(status::GateStatus { host: origin.host.to_string(), ..gate });
+                for (host, sibling) in siblings {
+                    let mut shown = sibling.status(names).await;
+                    shown.listen.clone_from(&listen);
+                    if hub.is_none() {
+                        shown.upstream = format!("https://{host}");
+                    }
+                    gates.push(status::GateStatus { host, ..shown });
                 }
             }
             let now = self.clock.now();
@@ -148,11 +170,23 @@ impl Operator for Operations {
     fn explain(&self, ask: &Ask) -> Result<Vec<status::Explanation>, String> {
         let (method, uri, headers) = request(ask)?;
         let meant = self.gates.iter().filter(|gate| ask.gate.as_deref().is_none_or(|name| **gate.name() == *name));
-        let meant: Vec<_> = meant.map(|gate| self.carrier(Arc::clone(gate), &headers)).collect();
-        if meant.is_empty() {
-            self.meant(ask.gate.as_deref())?;
+        let mut explained = Vec::new();
+        let mut no_cluster = None;
+        for gate in meant {
+            match self.hubs.get(gate.name()).map(|hub| hub.carrier(&ask.path)) {
+                None => explained.push(self.carrier(Arc::clone(gate), &headers).explain(&method, &uri, &headers)),
+                Some(Ok((gate, below))) => {
+                    let uri = below.parse().map_err(|error| format!("{below:?} is not a path: {error}"))?;
+                    explained.push(gate.explain(&method, &uri, &headers));
+                }
+                Some(Err(why)) => no_cluster = Some(why),
+            }
         }
-        Ok(meant.iter().map(|gate| gate.explain(&method, &uri, &headers)).collect())
+        match no_cluster {
+            Some(why) if explained.is_empty() => Err(why),
+            _ if explained.is_empty() => self.meant(ask.gate.as_deref()).map(|_| explained),
+            _ => Ok(explained),
+        }
     }
 
     fn forget<'a>(&'a self, order: &'a Forget) -> BoxFuture<'a, Result<Vec<ForgetReport>, String>> {

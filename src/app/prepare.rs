@@ -10,6 +10,7 @@ use anyhow::Context as _;
 use super::egress::{PreparedEgress, prepare_egress};
 use super::failure::Failure;
 use super::gate::{PreparedGate, Trouble, prepare_gate};
+use super::hub;
 use crate::clock::Clock;
 use crate::config::{Configuration, Origins, Problem};
 use crate::credentials::Environment;
@@ -100,7 +101,9 @@ pub(crate) fn prepare(
     let mut gates = Vec::new();
     for gate in settings.gates.values() {
         let place = format!("gates.{}.", gate.name);
-        if let Some(gate) = problems.part(&place, prepare_gate(gate.clone(), around, settings.drain, clock)) {
+        if let Some(mut gate) = problems.part(&place, prepare_gate(gate.clone(), around, settings.drain, clock)) {
+            let added = hub::add(&mut gate, &settings.clusters, clock);
+            problems.part(&place, added);
             warnings.extend(gate.warnings(&origins, from));
             gates.push(gate);
         }

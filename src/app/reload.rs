@@ -25,7 +25,8 @@ use super::reloads::Outcome;
 use super::source::Sources;
 use crate::clock::Clock;
 use crate::config;
-use crate::spec::Settings;
+use crate::credentials;
+use crate::spec::{Settings, Source};
 use crate::store::Stores;
 use crate::telemetry::log::Level;
 use crate::telemetry::{CallLog, Spans};
@@ -45,11 +46,13 @@ pub(crate) struct Reloader {
     pub(crate) judged: Content,
 }
 
-/// The content of a configuration file and of its presets, or why it cannot be read.
+/// The content of a configuration file, its presets and its clusters, or why it cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Content {
     path: Option<PathBuf>,
     bytes: Result<Vec<u8>, ErrorKind>,
+    /// The hashes of the files that describe clusters.
+    clusters: Vec<u64>,
 }
 
 /// The results of the checks since the last reload.
@@ -64,14 +67,19 @@ struct FileChecks {
 // === impl Content ===
 
 impl Content {
-    pub(crate) fn of(sources: &Sources) -> Self {
+    /// Reads the sources now. `settings` are those in force.
+    pub(crate) fn of(sources: &Sources, settings: &Settings) -> Self {
         let path = sources.input().file;
         let mut bytes = path.as_ref().map_or_else(|| Ok(Vec::new()), std::fs::read).map_err(|error| error.kind());
         if let (Some(path), Ok(bytes)) = (&path, &mut bytes) {
             let presets = config::preset_files(path, &String::from_utf8_lossy(bytes)).into_iter();
             bytes.extend(presets.flat_map(|file| std::fs::read(file).unwrap_or_default()));
         }
-        Self { path, bytes }
+        let paths = settings.gates.values().filter_map(|gate| match &gate.upstream {
+            Source::Clusters(path) => Some(path),
+            _ => None,
+        });
+        Self { path, bytes, clusters: paths.map(|path| credentials::fingerprint(path)).collect() }
     }
 }
 
@@ -104,7 +112,11 @@ impl Reloader {
                 _ = hangup.recv() => true,
                 () = self.clock.tick(INTERVAL) => false,
             };
-            let found = Content::of(&self.sources);
+            let sources = self.sources.clone();
+            let running = self.running.clone();
+            // On another thread, as below.
+            let found = tokio::task::spawn_blocking(move || Content::of(&sources, &running)).await;
+            let Ok(found) = found else { continue };
             let was_invalid = self.operations.reloads.last_was(Outcome::Invalid);
             if checks.is_due(&found, &self.judged, was_invalid) || asked {
                 checks = FileChecks::default();
@@ -192,6 +204,9 @@ impl Reloader {
             if let Some(running) = running {
                 running.caught_up().await;
                 running.reconfigure(gate.options);
+                if let (Some(hub), Some(clusters)) = (self.operations.hubs.get(running.name()), gate.hub) {
+                    hub.adopt(clusters);
+                }
             }
         }
         if let (Some(egress), Some(new)) = (&self.operations.egress, prepared.egress) {
@@ -217,7 +232,7 @@ mod tests {
 
     #[test]
     fn a_configuration_is_judged_once_it_is_whole_and_again_while_it_is_invalid() {
-        let content = |text: &str| Content { path: None, bytes: Ok(text.into()) };
+        let content = |text: &str| Content { path: None, bytes: Ok(text.into()), clusters: Vec::new() };
         let (old, half, whole) = (content("a"), content("b"), content("bc"));
         let mut checks = FileChecks::default();
         let due = [&old, &half, &whole, &whole].map(|found| checks.is_due(found, &old, false));

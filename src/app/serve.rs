@@ -1,5 +1,6 @@
 //! `run`: starts the gates and the admin port, serves, and shuts down in order.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -22,8 +23,9 @@ use crate::clock::Clock;
 use crate::credentials::Target;
 use crate::otlp::Exporter;
 use crate::places;
-use crate::proxy::{self, Gate, Past};
+use crate::proxy::{self, Gate, Hub, Past};
 use crate::spec::{OwnFile, Settings};
+use crate::status::text::count;
 use crate::store::Stores;
 use crate::telemetry::CallLog;
 use crate::telemetry::log::{self, Level};
@@ -58,7 +60,7 @@ fn runtime(threads: NonZeroU32) -> Builder {
 async fn until_stopped(prepared: PreparedProcess, sources: &Sources, level: Level, clock: Clock) -> anyhow::Result<()> {
     let mut signals = StopSignals::listen()?;
     let hangup = signals::listen(SignalKind::hangup())?;
-    let judged = Content::of(sources);
+    let judged = Content::of(sources, &prepared.settings);
     for warning in &prepared.warnings {
         tracing::warn!("{warning}");
     }
@@ -138,6 +140,7 @@ impl GateStarter<'_> {
     /// Starts all gates, and the egress listener with its gates.
     async fn start(&self, prepared: Vec<PreparedGate>, egress: Option<PreparedEgress>) -> anyhow::Result<RunningGates> {
         let mut gates = Vec::new();
+        let mut hubs = BTreeMap::new();
         let mut behind = Vec::new();
         for mut gate in prepared {
             gate.options.call_log = self.calls.cloned();
@@ -147,10 +150,12 @@ impl GateStarter<'_> {
                 behind.push(gate);
             } else {
                 let past = self.state.past(&gate.options.gate.name);
-                gates.push(Arc::new(start(gate, past, self.clock, self.stop.clone()).await?));
+                let (gate, hub) = start(gate, past, self.clock, self.stop.clone()).await?;
+                hubs.extend(hub.map(|hub| (Arc::clone(gate.name()), hub)));
+                gates.push(Arc::new(gate));
             }
         }
-        let mut running = RunningGates { gates, egress: None };
+        let mut running = RunningGates { gates, hubs, egress: None };
         if let Some(egress) = egress {
             let own = running.gates.iter().flat_map(|gate| gate.addresses()).copied().chain(self.admin).collect();
             let egress = egress::start(egress, behind, own, self.clock, self.stop.clone()).await?;
@@ -193,23 +198,37 @@ async fn open(admin: &Admin, settings: &Settings) -> anyhow::Result<(Option<Stri
     }
 }
 
-/// Starts one gate.
-async fn start(prepared: PreparedGate, past: Past, clock: Clock, stop: CancellationToken) -> anyhow::Result<Gate> {
-    let PreparedGate { options, credentials, notes, folder, .. } = prepared;
+/// Starts one gate. If it is for many clusters, returns their hub too.
+async fn start(
+    prepared: PreparedGate,
+    past: Past,
+    clock: Clock,
+    stop: CancellationToken,
+) -> anyhow::Result<(Gate, Option<Arc<Hub>>)> {
+    let PreparedGate { options, credentials, notes, folder, hub, .. } = prepared;
     let name = Arc::clone(&options.gate.name);
     let target = options.upstream.target.clone();
-    tokio::spawn(look_up(Arc::clone(&name), target.clone()));
     let tls = options.tls.clone();
-    let gate = Gate::go_on(options, past, clock, stop.clone()).await?;
+    let (gate, hub) = match hub {
+        Some(clusters) => {
+            let (gate, hub) = Hub::start(options, clusters, past, clock, stop.clone()).await?;
+            (gate, Some(hub))
+        }
+        None => {
+            tokio::spawn(look_up(Arc::clone(&name), target.clone()));
+            (Gate::go_on(options, past, clock, stop.clone()).await?, None)
+        }
+    };
+    let upstream = hub.as_ref().map_or_else(|| target.to_string(), |hub| count(hub.count(), "cluster", "clusters"));
     if let Some(tls) = tls {
         folder::keep(tls, folder, gate.addresses(), clock, stop)?;
     }
     let listen: Vec<String> = gate.addresses().iter().map(ToString::to_string).collect();
-    tracing::info!(gate = &*name, listen = listen.join(","), upstream = %target, credentials, "gate open");
+    tracing::info!(gate = &*name, listen = listen.join(","), upstream, credentials, "gate open");
     for note in notes {
         tracing::info!(gate = &*name, "{note}");
     }
-    Ok(gate)
+    Ok((gate, hub))
 }
 
 /// Logs a warning if the upstream's name cannot be resolved, so that a typing error shows at the

@@ -17,7 +17,7 @@ use crate::admin::control::Ask;
 use crate::app::operations;
 use crate::classify::{ApiKind, ClassifiedCall, Salt};
 use crate::config::Configuration;
-use crate::spec::Gate;
+use crate::spec::{ClusterPath, Gate, Source};
 use crate::status::Explanation;
 use crate::status::text::{count, duration, meaning, printable};
 
@@ -85,6 +85,14 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
     let now = now.map(|(_, explained)| explained).map_err(|error| error.to_string());
     let mut text = format!("{method} {}\n{way}", printable(&options.path));
     for gate in gates {
+        let mut gate = gate;
+        let mut uri = uri.clone();
+        if matches!(gate.upstream, Source::Clusters(_)) {
+            let Some(ClusterPath { name, below }) = ClusterPath::of(&ask.path) else { continue };
+            let limits = loaded.settings.clusters.iter().find(|limits| limits.are_for(&gate.name, name));
+            gate = limits.map_or(gate, |limits| &limits.gate);
+            uri = below.parse().map_err(|error| anyhow!("{below:?} is not a path: {error}"))?;
+        }
         let call = gate.rules.classify(&method, &uri, &headers, &Salt::random());
         text.push_str(&format!("\n{}", explained(&loaded, gate, &call, &headers, &now)));
     }

@@ -10,7 +10,7 @@ use super::{ConfigOption, Failure, show};
 use crate::app::operations::no_such_gate;
 use crate::app::reachable::tcp_addresses;
 use crate::classify::ApiKind;
-use crate::credentials::folder;
+use crate::credentials::{self, folder, folder::ContextEntry};
 use crate::spec::{Gate, Settings, Source, TlsMode};
 
 pub(super) const EXAMPLES: &str = "\
@@ -27,6 +27,9 @@ pub(super) struct Options {
     /// The gate to point at; needed only where there are several for Kubernetes
     #[arg(long, value_name = "NAME")]
     gate: Option<String>,
+    /// Point at every cluster behind a gate with `clusters`, with a context for each
+    #[arg(long)]
+    hub: bool,
     /// Write it there instead of printing it
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
@@ -37,7 +40,7 @@ const POD_TOKEN: &str = "/var/run/secrets/kubernetes.io/serviceaccount/token";
 
 pub(super) fn run(options: &Options) -> Result<(), Failure> {
     let settings = options.configured.sources().load()?.settings;
-    let text = pointing_at(chosen(&settings, options.gate.as_deref())?)?;
+    let text = pointing_at(chosen(&settings, options.gate.as_deref(), options.hub)?)?;
     match &options.output {
         Some(path) => show::file(path, &text)?,
         None => show::text(&text)?,
@@ -45,23 +48,36 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Returns the gate of this name, or the only one for Kubernetes.
-fn chosen<'a>(settings: &'a Settings, name: Option<&str>) -> anyhow::Result<&'a Gate> {
+/// Returns the gate of this name, or the only one for Kubernetes; with `hub` one with clusters.
+fn chosen<'a>(settings: &'a Settings, name: Option<&str>, hub: bool) -> anyhow::Result<&'a Gate> {
     let all = settings.gates.keys().map(|name| &**name);
     if let Some(name) = name {
         let gate = settings.gates.get(name).ok_or_else(|| anyhow!(no_such_gate(name, all)))?;
-        if gate.kind != ApiKind::Kubernetes {
-            bail!("gate {name:?} is of kind \"http\": a kubeconfig can only point at one of kind \"kubernetes\"");
-        }
-        return Ok(gate);
+        return match (gate.kind, has_clusters(gate)) {
+            (ApiKind::Http, _) => {
+                bail!("gate {name:?} is of kind \"http\": a kubeconfig can only point at one of kind \"kubernetes\"")
+            }
+            (_, true) if !hub => bail!("gate {name:?} is for many clusters: --hub writes a context for each"),
+            (_, false) if hub => bail!("gate {name:?} has one upstream: --hub is for a gate with clusters"),
+            _ => Ok(gate),
+        };
     }
     let all = all.collect::<Vec<_>>().join(", ");
-    let mut kubernetes = settings.gates.values().filter(|gate| gate.kind == ApiKind::Kubernetes);
-    match (kubernetes.next(), kubernetes.next()) {
+    let is_meant = |gate: &&Gate| gate.kind == ApiKind::Kubernetes && has_clusters(gate) == hub;
+    let mut meant = settings.gates.values().filter(is_meant);
+    match (meant.next(), meant.next()) {
         (Some(gate), None) => Ok(gate),
+        (None, _) if hub => bail!("no gate has clusters, which --hub is for; the gates are: {all}"),
+        (None, _) if settings.gates.values().any(has_clusters) => {
+            bail!("no gate has one cluster; --hub writes a context for each of many; the gates are: {all}")
+        }
         (None, _) => bail!("no gate is of kind \"kubernetes\"; the gates are: {all}"),
         (Some(_), Some(_)) => bail!("several gates are of kind \"kubernetes\"; choose one with --gate: {all}"),
     }
+}
+
+fn has_clusters(gate: &Gate) -> bool {
+    matches!(gate.upstream, Source::Clusters(_))
 }
 
 /// Returns a kubeconfig for the gate, as text.
@@ -71,7 +87,7 @@ fn pointing_at(gate: &Gate) -> anyhow::Result<String> {
         anyhow!("gate {name} listens only on a Unix socket, and a kubeconfig can only name a TCP address; add a TCP address to gates.{name}.listen")
     })?;
     let Some(tls) = &gate.access.tls else {
-        return Ok(folder::kubeconfig(&format!("http://{address}"), None, None, None));
+        return written(gate, &format!("http://{address}"), None, None);
     };
     let (path, what) = match (&tls.write_to, &tls.mode) {
         (Some(folder), _) => (folder.join("ca.crt"), "which the gate writes when it starts; is it running?"),
@@ -89,5 +105,26 @@ fn pointing_at(gate: &Gate) -> anyhow::Result<String> {
         _ if !gate.injects() && gate.upstream == Source::InCluster => Some(Path::new(POD_TOKEN)),
         _ => None,
     };
-    Ok(folder::kubeconfig(&format!("https://{address}"), Some(&ca), None, token_file))
+    written(gate, &format!("https://{address}"), Some(&ca), token_file)
 }
+
+/// Returns a kubeconfig for the gate at `server`, with a context for each of its clusters if it has
+/// some.
+fn written(gate: &Gate, server: &str, ca: Option<&str>, token_file: Option<&Path>) -> anyhow::Result<String> {
+    let Source::Clusters(path) = &gate.upstream else {
+        return Ok(folder::kubeconfig(server, ca, None, token_file));
+    };
+    let injects = gate.injects();
+    let listed = credentials::clusters(path)?.into_iter().filter_map(|(name, listed)| Some((name, listed.ok()?)));
+    let contexts = listed.map(|(name, listed)| {
+        let own = listed.user().unwrap_or(&name);
+        let user = if injects { "tidegate" } else { own }.to_owned();
+        ContextEntry { server: format!("{server}/c/{name}"), user, name: name.to_string() }
+    });
+    let text = folder::kubeconfig_of(&contexts.collect::<Vec<_>>(), ca, injects.then_some(token_file));
+    Ok(if injects { text } else { format!("{PASSED}{text}") })
+}
+
+/// A comment for clients whose own credentials the gate passes on.
+const PASSED: &str = "# The gate passes your credentials on: add the users, or merge files with \
+                      KUBECONFIG=this.yaml:other.yaml\n";

@@ -24,6 +24,7 @@ mod github;
 mod github_page;
 mod golden;
 mod guard;
+mod hub;
 mod inject;
 mod keys;
 mod log;

@@ -20,6 +20,7 @@ mod gate_config;
 mod gauges;
 mod guard;
 mod hosts;
+mod hub;
 mod listener;
 mod observe;
 mod options;
@@ -31,6 +32,7 @@ mod respond;
 mod revalidate;
 mod section;
 mod share;
+mod siblings;
 mod stack;
 mod stores;
 mod tally;
@@ -42,6 +44,7 @@ pub use self::egress::{
     Directory, EgressListener, EgressOptions, Fate, First, Host, Origin, TargetError, connect_in, first, judge,
 };
 pub use self::gate::Gate;
+pub use self::hub::{Hub, HubCluster, HubClusters, OpenCluster};
 pub use self::options::{Options, Past};
 pub use self::stores::{Done, Stores};
 pub use crate::bind::BindError;

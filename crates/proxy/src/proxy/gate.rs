@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::sync::CancellationToken;
@@ -12,13 +13,14 @@ use super::listener::{self, ListenSocket, Server};
 use super::options::{Options, Past};
 use super::parts::GateParts;
 use super::peer::Peer;
-use super::section::Section;
+use super::section::{Branch, Section};
+use super::stack::Router;
 use crate::api::Group;
 use crate::bind::BindError;
 use crate::clock::Clock;
-use crate::limit::snapshot::{Changes, FreezeWalk, FrozenLimiter};
+use crate::limit::snapshot::{Changes, FreezeWalk, FrozenLimiter, Gap};
 use crate::telemetry::{self, Sampler};
-use crate::upstream::{Dns, Target, Upstream};
+use crate::upstream::Upstream;
 
 /// A running gate.
 #[derive(derive_more::Debug)]
@@ -37,6 +39,15 @@ pub struct Gate {
     sampler: Arc<Sampler>,
 }
 
+/// A gate with its sockets, before it serves clients.
+pub(super) struct BoundGate {
+    pub(super) section: Arc<Section>,
+    pub(super) sampler: Arc<Sampler>,
+    sockets: Vec<ListenSocket>,
+    listen: Vec<String>,
+    frozen: Option<(FrozenLimiter, Gap)>,
+}
+
 // === impl Gate ===
 
 impl Gate {
@@ -53,12 +64,15 @@ impl Gate {
     ///
     /// # Errors
     /// A socket could not be bound.
-    pub async fn go_on(
-        mut options: Options,
-        past: Past,
-        clock: Clock,
-        stop: CancellationToken,
-    ) -> Result<Self, BindError> {
+    pub async fn go_on(options: Options, past: Past, clock: Clock, stop: CancellationToken) -> Result<Self, BindError> {
+        Ok(Self::listen(Self::bind(options, past, clock).await?, None, stop))
+    }
+
+    /// Binds the sockets of a gate.
+    ///
+    /// # Errors
+    /// A socket could not be bound.
+    pub(super) async fn bind(mut options: Options, past: Past, clock: Clock) -> Result<BoundGate, BindError> {
         let mut sockets = Vec::new();
         let mut listen = Vec::new();
         for wanted in &options.gate.listen {
@@ -66,14 +80,20 @@ impl Gate {
             listen.push(bound.address().map_or_else(|| wanted.to_string(), |address| address.to_string()));
             sockets.push(bound);
         }
-        let addresses: Vec<_> = sockets.iter().filter_map(ListenSocket::address).collect();
-        options.upstream.own.extend(&addresses);
-        let target = options.upstream.target.clone();
+        options.upstream.own.extend(sockets.iter().filter_map(ListenSocket::address));
         let section = Arc::new(Section::new(options, past.salt, clock));
         let sampler = gauges::sampler(&section);
         telemetry::metrics().sample_by(&sampler);
-        let (gate, over) = Self::open(section, target, None, sampler);
-        if let Some((frozen, gap)) = &past.frozen {
+        Ok(BoundGate { section, sampler, sockets, listen, frozen: past.frozen })
+    }
+
+    /// Starts to serve clients. If there is a `router`, it answers their calls.
+    pub(super) fn listen(bound: BoundGate, router: Option<Arc<dyn Router>>, stop: CancellationToken) -> Self {
+        let BoundGate { section, sampler, sockets, listen, frozen } = bound;
+        let clock = section.clock;
+        let addresses: Vec<_> = sockets.iter().filter_map(ListenSocket::address).collect();
+        let (gate, over) = Self::open(section, None, router, sampler);
+        if let Some((frozen, gap)) = &frozen {
             gate.own().driver.thaw(frozen, *gap);
         }
 
@@ -92,20 +112,36 @@ impl Gate {
             accepting.wait().await;
             over.cancel();
         });
-        Ok(Self { addresses, listen, ..gate })
+        Self { addresses, listen, ..gate }
     }
 
-    /// Makes another gate from the same settings for another `target`. It has its own limits, keys
-    /// and connections, and shares everything else. `dns` replaces the name lookup of the settings.
-    /// The new gate has no listener (see [`Gate::serve`]). Its tasks end when it is dropped and no
-    /// client is connected to it.
-    pub fn sibling(&self, target: Target, dns: Option<Dns>) -> Self {
-        Self::open(Arc::clone(&self.section), target, dns, Arc::clone(&self.sampler)).0
+    /// Makes another gate from the same settings for a `branch`; see [`Gate::of`]. A bypass in force
+    /// holds for it too.
+    pub(super) fn sibling(&self, branch: Branch<'_>) -> Self {
+        let gate = Self::of(Arc::clone(&self.section), branch, Arc::clone(&self.sampler));
+        gate.follow(Some(self.own()), None);
+        gate
     }
 
-    /// Returns how the upstream's name is looked up.
-    pub(super) fn dns(&self) -> Dns {
-        self.section.config.get().options.upstream.dns.clone()
+    /// Takes over a bypass in force at the gate `main`, and what a gate `before` this one remembers.
+    pub(super) fn follow(&self, main: Option<&Arc<GateParts>>, before: Option<&Self>) {
+        let driver = &self.own().driver;
+        if let Some(until) = main.and_then(|main| main.driver.bypassed_until()) {
+            driver.bypass(Some(until));
+        }
+        if let Some(before) = before {
+            let gap = Gap { length: Duration::ZERO, unseen: None };
+            let mut freezing = FreezeWalk::default();
+            let frozen = std::iter::repeat_with(|| before.freeze_some(&mut freezing, usize::MAX)).flatten().next();
+            frozen.iter().for_each(|frozen| driver.thaw(frozen, gap));
+        }
+    }
+
+    /// Makes a gate from a section for a `branch`. It has its own limits, keys and connections, and
+    /// shares everything else. It has no listener (see [`Gate::serve`]). Its tasks end when it is
+    /// dropped and no client is connected to it.
+    pub(super) fn of(section: Arc<Section>, branch: Branch<'_>, sampler: Arc<Sampler>) -> Self {
+        Self::open(section, Some(branch), None, sampler).0
     }
 
     /// Returns true if no call is waiting or under way, no key is failing and no pause is in force.
@@ -121,15 +157,15 @@ impl Gate {
     /// is dropped.
     fn open(
         section: Arc<Section>,
-        target: Target,
-        dns: Option<Dns>,
+        branch: Option<Branch<'_>>,
+        router: Option<Arc<dyn Router>>,
         sampler: Arc<Sampler>,
     ) -> (Self, CancellationToken) {
-        let shown = target.to_string();
         let tasks = TaskTracker::new();
         let over = CancellationToken::new();
-        let server = Arc::new(Server::new(&section, target, dns, over.clone().drop_guard()));
+        let server = Arc::new(Server::new(&section, branch, router, over.clone().drop_guard()));
         let parts = &server.parts;
+        let shown = parts.upstream.target().to_string();
         let gate = Arc::clone(&section.name);
         tasks.spawn(gauges::upkeep(Arc::clone(&gate), Arc::clone(parts), section.clock, over.clone()));
         tasks.spawn(parts.driver.clone().tick(over.clone(), move || gauges::bypass_is_over(&gate)));
@@ -176,12 +212,15 @@ impl Gate {
     pub async fn freeze(&self, most: usize) -> FrozenLimiter {
         let mut freezing = FreezeWalk::default();
         loop {
-            let some = self.own().driver.look(|limiter, now| limiter.freeze_some(&mut freezing, most, now));
-            match some {
+            match self.freeze_some(&mut freezing, most) {
                 Some(frozen) => return frozen,
                 None => tokio::task::yield_now().await,
             }
         }
+    }
+
+    fn freeze_some(&self, freezing: &mut FreezeWalk, most: usize) -> Option<FrozenLimiter> {
+        self.own().driver.look(|limiter, now| limiter.freeze_some(freezing, most, now))
     }
 
     /// Returns the connections to the upstream.
@@ -227,7 +266,6 @@ impl Gate {
 mod tests {
     use std::collections::BTreeSet;
     use std::sync::atomic::Ordering;
-    use std::time::Duration;
 
     use futures_util::future::join_all;
     use http::uri::Scheme;
@@ -240,6 +278,7 @@ mod tests {
     use crate::proxy::conservation;
     use crate::spec::Listen;
     use crate::telemetry::CallLog;
+    use crate::upstream::{self, Target};
 
     /// An API with its name as every answer, one for each read of a connection.
     async fn api(name: &'static str) -> SocketAddr {
@@ -333,7 +372,8 @@ mod tests {
         for round in 1..4 {
             clock.sleep(Duration::from_secs(200)).await; // connections have gone by then
             let (alive, before) = (Handle::current().metrics().num_alive_tasks(), series().0);
-            let sibling = gate.sibling(target.clone(), None);
+            let point = |options: &mut upstream::Options| options.target = target.clone();
+            let sibling = gate.sibling(Branch { name: "other".into(), number: 0, point: &point });
             assert_eq!((call(&gate, round).await, call(&sibling, round).await), ("one".to_owned(), "other".to_owned()));
             gate.reconfigure(options(one)); // reaches both
             assert_eq!((call(&gate, round).await, call(&sibling, round).await), ("one".to_owned(), "other".to_owned()));

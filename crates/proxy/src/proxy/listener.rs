@@ -27,18 +27,20 @@ pub(super) use self::stream::Stream;
 pub(super) use self::wire::{Wire, WireHandle};
 use super::parts::GateParts;
 use super::peer::Peer;
-use super::section::Section;
+use super::section::{Branch, Section};
+use super::stack::Router;
 use crate::clock::Clock;
 use crate::places::{self, Door, Place};
 use crate::status::text::duration;
 use crate::telemetry::table;
 use crate::tls;
-use crate::upstream::{Dns, Target};
 
 /// What one gate needs to serve its clients.
 pub(crate) struct Server {
     section: Arc<Section>,
     pub(crate) parts: Arc<GateParts>,
+    /// Answers the calls, if they are for several gates.
+    router: Option<Arc<dyn Router>>,
     handshakes: Handshakes,
     pub(crate) clients: ClientTasks,
     /// Ends the tasks of the gate when dropped.
@@ -59,11 +61,17 @@ pub(crate) struct ClientTasks {
 // === impl Server ===
 
 impl Server {
-    /// Makes a gate for `target`; dropping it ends `tasks`.
-    pub(crate) fn new(section: &Arc<Section>, target: Target, dns: Option<Dns>, tasks: DropGuard) -> Self {
-        let parts = section.parts(target, dns);
+    /// Makes a gate, for a `branch` or for the section's own upstream; dropping it ends `tasks`.
+    pub(crate) fn new(
+        section: &Arc<Section>,
+        branch: Option<Branch<'_>>,
+        router: Option<Arc<dyn Router>>,
+        tasks: DropGuard,
+    ) -> Self {
+        let parts = section.parts(branch);
         let section = Arc::clone(section);
-        Self { section, parts, handshakes: Handshakes::default(), clients: ClientTasks::default(), _tasks: tasks }
+        let handshakes = Handshakes::default();
+        Self { section, parts, router, handshakes, clients: ClientTasks::default(), _tasks: tasks }
     }
 
     /// Accepts clients from one socket until the gate closes.

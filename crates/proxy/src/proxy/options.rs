@@ -31,6 +31,23 @@ pub struct Options {
     pub drain: Duration,
 }
 
+// === impl Options ===
+
+impl Options {
+    /// Returns the settings of a gate without listeners in which all but the limits are the same.
+    pub(super) fn of(&self, gate: spec::Gate) -> Self {
+        Self {
+            gate,
+            tls: None,
+            clients: self.clients.clone(),
+            upstream: self.upstream.clone(),
+            call_log: self.call_log.clone(),
+            stores: self.stores.clone(),
+            drain: self.drain,
+        }
+    }
+}
+
 /// What a gate remembered before a restart.
 #[derive(Clone, Debug, Default)]
 pub struct Past {

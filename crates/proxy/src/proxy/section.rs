@@ -13,7 +13,7 @@ use super::guard::buffers::Buffers;
 use super::options::Options;
 use super::parts::GateParts;
 use super::{driver, respond, tally};
-use crate::classify::{ApiKind, Salt, number_of_origin};
+use crate::classify::{ApiKind, Salt};
 use crate::clients::Clients;
 use crate::clock::Clock;
 use crate::limit::{Limiter, Questions};
@@ -33,13 +33,25 @@ pub(crate) struct Section {
     pub(crate) buffers: Buffers,
     /// Counts the bytes of the bodies of waiting calls.
     pub(crate) waiting_bytes: Arc<AtomicUsize>,
-    responder: Arc<respond::Responder>,
+    pub(crate) responder: Arc<respond::Responder>,
     shadow: bool,
     salt: Salt,
     /// Limits the requests to stores of shared buckets.
     questions: Questions,
     /// The gates made so far. The lock is held while a gate is made or the settings change.
     gates: Mutex<Vec<Weak<GateParts>>>,
+    /// Sections with other limits for some of the gates.
+    beside: Mutex<Vec<Weak<Self>>>,
+}
+
+/// One of the upstreams of a section with many: a host and port, or a cluster.
+pub(crate) struct Branch<'a> {
+    /// Its name in status, metrics and logs.
+    pub(crate) name: Arc<str>,
+    /// Its number in shared buckets, the same in every process.
+    pub(crate) number: u64,
+    /// Changes the settings of the section's upstream into those of this one.
+    pub(crate) point: &'a dyn Fn(&mut upstream::Options),
 }
 
 // === impl Section ===
@@ -64,29 +76,41 @@ impl Section {
             responder: Arc::new(respond::Responder::new(Arc::clone(&name), kind, clock)),
             name,
             gates: Mutex::default(),
+            beside: Mutex::default(),
         }
     }
 
-    /// Makes one more gate for `target`. `dns` replaces the settings' name lookup.
-    pub(crate) fn parts(&self, target: upstream::Target, dns: Option<upstream::Dns>) -> Arc<GateParts> {
+    /// Makes a section with the settings of `gate`, in which all but the limits are the same. The
+    /// gates made from it count as gates of this section, too.
+    pub(crate) fn with_limits(&self, gate: spec::Gate) -> Arc<Self> {
+        let options = self.config.get().options.of(gate);
+        let beside = Self {
+            questions: self.questions.clone(),
+            waiting_bytes: Arc::clone(&self.waiting_bytes),
+            ..Self::new(options, self.salt.clone(), self.clock)
+        };
+        let beside = Arc::new(beside);
+        let mut all = lock(&self.beside);
+        all.retain(|section| section.strong_count() > 0);
+        all.push(Arc::downgrade(&beside));
+        beside
+    }
+
+    /// Makes one more gate, for a `branch` or for the settings' own upstream.
+    pub(crate) fn parts(&self, branch: Option<Branch<'_>>) -> Arc<GateParts> {
         let mut gates = lock(&self.gates);
         let config = self.config.get();
         let GateConfig { options, generation, .. } = &*config;
-        let host = || target.server_name.as_deref().unwrap_or_else(|| target.authority.host());
-        let host: Option<Arc<str>> = options.gate.hosts.as_ref().map(|_| host().into());
+        let mut dialled = options.upstream.clone();
+        branch.iter().for_each(|branch| (branch.point)(&mut dialled));
         // The salt may be that of the process before, and no two processes may have one seed.
         let seed = RandomState::new().hash_one("jitter");
         let limiter = Limiter::new(options.gate.policy.clone(), seed, self.clock.now());
-        let origin = host.as_ref().map_or(0, |host| {
-            let port = target.authority.port_u16().filter(|_| target.server_name.is_none());
-            number_of_origin(&port.map_or_else(|| host.to_string(), |port| format!("{host}:{port}")))
-        });
+        let origin = branch.as_ref().map_or(0, |branch| branch.number);
         let limiter = limiter.sharing_bytes(Arc::clone(&self.waiting_bytes));
         let limiter = limiter.of_origin(origin, self.questions.clone());
         let stores = options.stores.clone();
         let driver = driver::Driver::new(Arc::clone(&self.name), limiter, *generation, stores, self.clock);
-        let mut dialled = upstream::Options { target, ..options.upstream.clone() };
-        dialled.dns = dns.unwrap_or(dialled.dns);
         let upstream = upstream::Upstream::start(dialled, self.clock, driver.rooms());
         upstream.measure(UpstreamMeters::new(Arc::clone(&self.name)));
         let pool = upstream.clone();
@@ -94,7 +118,7 @@ impl Section {
         if self.shadow {
             driver.cast_shadow();
         }
-        let tally = tally::Tally::new(&self.name, host, self.clock);
+        let tally = tally::Tally::new(&self.name, branch.map(|branch| branch.name), self.clock);
         tally.twin.compare(&config, None, self.clock.now());
         let parts = Arc::new(GateParts {
             config: Arc::clone(&self.config),
@@ -118,15 +142,17 @@ impl Section {
 
     /// Returns the gates still in use.
     pub(crate) fn gates(&self) -> Vec<Arc<GateParts>> {
-        lock(&self.gates).iter().filter_map(Weak::upgrade).collect()
+        let beside: Vec<_> = lock(&self.beside).iter().filter_map(Weak::upgrade).collect();
+        let own = lock(&self.gates).iter().filter_map(Weak::upgrade).collect::<Vec<_>>();
+        own.into_iter().chain(beside.iter().flat_map(|section| section.gates())).collect()
     }
 
     /// Applies the settings that a reload can change to all gates made from this one.
     pub(crate) fn reconfigure(&self, mut options: Options) {
         let gates = lock(&self.gates);
         let before = self.config.get();
-        let upstream::Options { target, tls, injector, own, dns, .. } = before.options.upstream.clone();
-        options.upstream = upstream::Options { target, tls, injector, own, dns, ..options.upstream };
+        let upstream::Options { target, mount, tls, injector, own, dns, .. } = before.options.upstream.clone();
+        options.upstream = upstream::Options { target, mount, tls, injector, own, dns, ..options.upstream };
         options.stores = before.options.stores.clone();
         let meters = before.meters.renewed(&options.gate.policy);
         let next = Arc::new(GateConfig::new(options, before.generation + 1, meters));

@@ -40,17 +40,28 @@ pub(crate) struct Answerer(Arc<dyn Fn(Request<Inbound>) -> PendingAnswer + Send 
 /// An answer, or the future of one.
 pub(crate) type PendingAnswer = Either<Ready<AnswerResult>, Pin<Box<dyn Future<Output = AnswerResult> + Send>>>;
 
+/// Answers calls for several gates that share a listener.
+pub(crate) trait Router: Send + Sync {
+    /// Answers a call that the guard let pass; `client` is the name in the client's certificate.
+    fn answer(&self, request: Request<Inbound>, client: Option<&Arc<str>>) -> PendingAnswer;
+}
+
 type AnswerResult = Result<Response<Body>, Infallible>;
 
-/// Returns the service for the calls of one connection.
-pub(crate) fn stack(gate: &Arc<GateParts>, peer: Peer) -> Path {
+/// Returns the service for the calls of one connection. If there is a `router`, it chooses the gate
+/// of each.
+pub(crate) fn stack(gate: &Arc<GateParts>, router: Option<&Arc<dyn Router>>, peer: Peer) -> Path {
     let responder = Arc::clone(&gate.responder);
     let gate = Arc::clone(gate);
+    let router = router.cloned();
     path(responder, move |request| match guard::turn_away(&gate, &request, peer.local) {
         // Before anything is counted or read: malformed requests cost nothing and teach nothing.
         Some(response) => Either::Left(ready(Ok(response))),
-        // Made before the future, which would hold the request beside it.
-        None => Either::Right(answer(Arc::clone(&gate), PendingCall::new(request, peer.name.as_ref()))),
+        None => match &router {
+            Some(router) => router.answer(request, peer.name.as_ref()),
+            // Made before the future, which would hold the request beside it.
+            None => Either::Right(answer(Arc::clone(&gate), PendingCall::new(request, peer.name.as_ref()))),
+        },
     })
 }
 

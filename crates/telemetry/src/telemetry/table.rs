@@ -167,6 +167,10 @@ metrics_table! {
         "Hosts that have limits or connections of their own now";
     EGRESS_CALLS = MetricKind::Counter, "tidegate_egress_calls_total", ["gate", "host", "decision"], Later,
         "Calls through the egress listener by host: go (sent) or refuse; after 300 hosts the host is other";
+    HUB_CLUSTERS = MetricKind::Gauge, "tidegate_hub_clusters", ["gate"], Later,
+        "Clusters that have limits or connections of their own now";
+    HUB_CALLS = MetricKind::Counter, "tidegate_hub_calls_total", ["gate", "cluster", "decision"], Later,
+        "Calls by cluster: go (sent) or refuse; after 300 clusters the cluster is other";
     EGRESS_TUNNELS = MetricKind::Gauge, "tidegate_egress_tunnels", [], Later,
         "Tunnels that are open now";
     EGRESS_BYTES = MetricKind::Counter, "tidegate_egress_tunnel_bytes_total", ["direction"], Later,

@@ -6,8 +6,6 @@
 //! for such links; bodies are never changed. The gate's address in them is the one used by the
 //! client. Unclear links stay as they are.
 //!
-//! A link that still leads to the upstream itself bypasses the gate, which is reported.
-//!
 //! If the upstream is one of several below paths of the gate, no link of it leads to another one: paths
 //! get the upstream's own before them, and what still leads elsewhere on the gate is removed.
 //! Cookies are limited to that path.

@@ -145,7 +145,7 @@ impl EgressListener {
                 }
                 let section = &CLEAR.into();
                 let way = Way { section, origin, scheme: Scheme::HTTP, connect_to: None };
-                self.origins.meet(way, directory.egress.max_origins)
+                self.origins.meet(&way, directory.egress.max_origins)
             }
         }
     }
@@ -162,7 +162,8 @@ impl EgressListener {
         let port = if origin.port == 80 { ports.first().copied().unwrap_or(443) } else { origin.port };
         let connect_to = directory.hosts(section).and_then(|hosts| hosts.connect_to.get(&origin.name()));
         let connect_to = connect_to.map(String::as_str);
-        self.origins.meet(Way { section, origin: origin.at(port), scheme: Scheme::HTTPS, connect_to }, *max_origins)
+        let way = Way { section, origin: origin.at(port), scheme: Scheme::HTTPS, connect_to };
+        self.origins.meet(&way, *max_origins)
     }
 }
 

@@ -42,7 +42,7 @@ impl Server {
                 },
                 () = self.clients.closing.cancelled() => return, // it has not said a word yet
             };
-        let path = stack::stack(&self.parts, peer);
+        let path = stack::stack(&self.parts, self.router.as_ref(), peer);
         if speaks_http2 {
             serve_calls_of_http2(&handle, path, &self.clients.closing, &AtomicBool::new(false), &self.section.name)
                 .await;
