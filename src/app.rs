@@ -10,7 +10,7 @@ pub(crate) mod egress;
 pub(crate) mod failure;
 pub(crate) mod folder;
 pub(crate) mod gate;
-mod hub;
+pub(crate) mod hub;
 pub(crate) mod injection;
 mod interception;
 pub(crate) mod operations;

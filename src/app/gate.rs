@@ -35,8 +35,6 @@ pub(crate) struct PreparedGate {
     anonymous: Option<String>,
     /// Warnings for the user.
     pub(super) warnings: Vec<String>,
-    /// The token that the pod's clients must send, if the gate asks for one.
-    pub(super) pod_token: Option<PodToken>,
     /// The folder with the files for the controller.
     pub(crate) folder: Option<Folder>,
     /// The clusters of a gate with many.
@@ -99,7 +97,7 @@ pub(crate) fn prepare_gate(
         gate,
     };
     let credentials = if injects { "inject" } else { "pass_through" };
-    Ok(PreparedGate { options, credentials, notes, anonymous, warnings, folder, pod_token, hub: None })
+    Ok(PreparedGate { options, credentials, notes, anonymous, warnings, folder, hub: None })
 }
 
 // === impl PreparedGate ===

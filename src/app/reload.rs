@@ -68,7 +68,7 @@ struct FileChecks {
 
 impl Content {
     /// Reads the sources now. `settings` are those in force.
-    pub(crate) fn of(sources: &Sources, settings: &Settings) -> Self {
+    pub(crate) async fn of(sources: &Sources, settings: &Settings) -> Self {
         let path = sources.input().file;
         let mut bytes = path.as_ref().map_or_else(|| Ok(Vec::new()), std::fs::read).map_err(|error| error.kind());
         if let (Some(path), Ok(bytes)) = (&path, &mut bytes) {
@@ -76,10 +76,15 @@ impl Content {
             bytes.extend(presets.flat_map(|file| std::fs::read(file).unwrap_or_default()));
         }
         let paths = settings.gates.values().filter_map(|gate| match &gate.upstream {
-            Source::Clusters(path) => Some(path),
+            Source::Clusters(path) => Some(path.clone()),
             _ => None,
         });
-        Self { path, bytes, clusters: paths.map(|path| credentials::fingerprint(path)).collect() }
+        let mut clusters = Vec::new();
+        for path in paths {
+            // On another thread: there may be many files, and this one carries calls.
+            clusters.extend(tokio::task::spawn_blocking(move || credentials::fingerprint(&path)).await);
+        }
+        Self { path, bytes, clusters }
     }
 }
 
@@ -112,11 +117,7 @@ impl Reloader {
                 _ = hangup.recv() => true,
                 () = self.clock.tick(INTERVAL) => false,
             };
-            let sources = self.sources.clone();
-            let running = self.running.clone();
-            // On another thread, as below.
-            let found = tokio::task::spawn_blocking(move || Content::of(&sources, &running)).await;
-            let Ok(found) = found else { continue };
+            let found = Content::of(&self.sources, &self.running).await;
             let was_invalid = self.operations.reloads.last_was(Outcome::Invalid);
             if checks.is_due(&found, &self.judged, was_invalid) || asked {
                 checks = FileChecks::default();

@@ -60,7 +60,7 @@ fn runtime(threads: NonZeroU32) -> Builder {
 async fn until_stopped(prepared: PreparedProcess, sources: &Sources, level: Level, clock: Clock) -> anyhow::Result<()> {
     let mut signals = StopSignals::listen()?;
     let hangup = signals::listen(SignalKind::hangup())?;
-    let judged = Content::of(sources, &prepared.settings);
+    let judged = Content::of(sources, &prepared.settings).await;
     for warning in &prepared.warnings {
         tracing::warn!("{warning}");
     }

@@ -27,7 +27,7 @@ pub(super) struct Options {
     /// The gate to point at; needed only where there are several for Kubernetes
     #[arg(long, value_name = "NAME")]
     gate: Option<String>,
-    /// Point at every cluster behind a gate with `clusters`, with a context for each
+    /// Point at the gate with `clusters`: each has a context
     #[arg(long)]
     hub: bool,
     /// Write it there instead of printing it
@@ -48,36 +48,27 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Returns the gate of this name, or the only one for Kubernetes; with `hub` one with clusters.
+/// Returns the gate of this name, or the only one for Kubernetes; with `hub` the only one with
+/// clusters.
 fn chosen<'a>(settings: &'a Settings, name: Option<&str>, hub: bool) -> anyhow::Result<&'a Gate> {
     let all = settings.gates.keys().map(|name| &**name);
     if let Some(name) = name {
         let gate = settings.gates.get(name).ok_or_else(|| anyhow!(no_such_gate(name, all)))?;
-        return match (gate.kind, has_clusters(gate)) {
-            (ApiKind::Http, _) => {
-                bail!("gate {name:?} is of kind \"http\": a kubeconfig can only point at one of kind \"kubernetes\"")
-            }
-            (_, true) if !hub => bail!("gate {name:?} is for many clusters: --hub writes a context for each"),
-            (_, false) if hub => bail!("gate {name:?} has one upstream: --hub is for a gate with clusters"),
-            _ => Ok(gate),
-        };
+        if gate.kind != ApiKind::Kubernetes {
+            bail!("gate {name:?} is of kind \"http\": a kubeconfig can only point at one of kind \"kubernetes\"");
+        }
+        return Ok(gate);
     }
     let all = all.collect::<Vec<_>>().join(", ");
-    let is_meant = |gate: &&Gate| gate.kind == ApiKind::Kubernetes && has_clusters(gate) == hub;
+    let has_clusters = |gate: &Gate| matches!(gate.upstream, Source::Clusters(_));
+    let is_meant = |gate: &&Gate| gate.kind == ApiKind::Kubernetes && (!hub || has_clusters(gate));
     let mut meant = settings.gates.values().filter(is_meant);
+    let what = if hub { "has clusters" } else { "is of kind \"kubernetes\"" };
     match (meant.next(), meant.next()) {
         (Some(gate), None) => Ok(gate),
-        (None, _) if hub => bail!("no gate has clusters, which --hub is for; the gates are: {all}"),
-        (None, _) if settings.gates.values().any(has_clusters) => {
-            bail!("no gate has one cluster; --hub writes a context for each of many; the gates are: {all}")
-        }
-        (None, _) => bail!("no gate is of kind \"kubernetes\"; the gates are: {all}"),
+        (None, _) => bail!("no gate {what}; the gates are: {all}"),
         (Some(_), Some(_)) => bail!("several gates are of kind \"kubernetes\"; choose one with --gate: {all}"),
     }
-}
-
-fn has_clusters(gate: &Gate) -> bool {
-    matches!(gate.upstream, Source::Clusters(_))
 }
 
 /// Returns a kubeconfig for the gate, as text.

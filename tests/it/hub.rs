@@ -41,7 +41,12 @@ pub(crate) fn cluster(address: SocketAddr, version: u64, token: Option<String>) 
             required_token: None,
             clock: Clock::start(),
         });
-        Ok(OpenCluster { target, tls: None, injector: own.map_or_else(Injector::pass_through, Injector::inject) })
+        Ok(OpenCluster {
+            target,
+            tls: None,
+            injector: own.map_or_else(Injector::pass_through, Injector::inject),
+            warnings: Vec::new(),
+        })
     };
     HubCluster { version, limits: None, open: Box::new(open) }
 }
@@ -268,6 +273,14 @@ async fn the_burst_of_a_cluster_is_its_own_or_that_of_its_pattern() {
         allowed
     };
     assert_eq!([allowed("test-1").await, allowed("prod-1").await, allowed("prod-2").await], [4, 2, 2]);
+    // A pattern that comes is in force for a cluster that was called before.
+    let mut all = clusters([("test-1".to_owned(), cluster(api.address, 1, None))]);
+    all.clusters.get_mut("test-1").expect("it is there").limits = Some("test-*".into());
+    let mut none = Proxy::before(api.address).options().gate;
+    none.policy.bucket = None;
+    all.limits.insert("test-*".into(), none);
+    hub.hub.adopt(all);
+    assert_eq!(hub.get("/c/test-1/api/v1/pods/p").await.0, 200);
 }
 
 #[tokio::test]

@@ -140,6 +140,11 @@ mod tests {
             ),
             ("per_cluster = 5", "gates.hub.per_cluster: is 5, expected a list of tables"),
             ("clients = { tokens = \"review\" }", "fine "),
+            ("tls = {}", "gates.hub.tls.write_to: is for a gate with one upstream; expected mode = \"files\""),
+            (
+                "tls = { mode = \"files\", cert = \"/c\", key = \"/k\", write_to = \"/w\" }",
+                "gates.hub.tls.write_to: is for a gate with one upstream",
+            ),
         ] {
             let said = problems(&format!("[gates.hub]\nclusters = \"/clusters\"\n{more}\n"));
             assert!(said.contains(expected) && said.trim().lines().count() == 1, "{more}: {said}");

@@ -43,6 +43,11 @@ pub(super) fn tls_and_credential(
     let tls = tls.filter(|_| !has_hosts).map(|at| listener_tls(&at));
     let at = gate.at("upstream");
     let has_clusters = matches!(upstream, Some(Source::Clusters(_)));
+    if has_clusters && tls.as_ref().is_some_and(|tls| tls.write_to.is_some()) {
+        gate.at("tls").at("write_to").given(&[&gate.at("clusters")]).problem(
+            "is for a gate with one upstream; expected mode = \"files\" and no write_to (tidegate kubeconfig --hub writes a kubeconfig)",
+        );
+    }
     let why = "each cluster's own file says how it is verified";
     let verified = gate.unused_if(has_clusters, why, &gate.at("clusters"));
     let upstream_tls =

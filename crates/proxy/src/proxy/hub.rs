@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::future::ready;
+use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
@@ -43,7 +44,7 @@ pub struct HubClusters {
 #[derive(derive_more::Debug)]
 #[debug("{version}")]
 pub struct HubCluster {
-    /// A number that differs for other settings.
+    /// A number that differs for another description.
     pub version: u64,
     /// The pattern with limits for this cluster; `None` for the gate's own.
     pub limits: Option<Arc<str>>,
@@ -60,6 +61,8 @@ pub struct OpenCluster {
     pub tls: Option<Arc<tls::Client>>,
     /// Sets the credentials of requests.
     pub injector: Injector,
+    /// Warnings for the user.
+    pub warnings: Vec<String>,
 }
 
 /// A running gate for many clusters.
@@ -130,7 +133,7 @@ impl Hub {
         let config = self.section.config.get();
         for (pattern, gate) in &clusters.limits {
             if let Some(section) = limits.get(pattern) {
-                section.reconfigure(config.options.of(gate.clone()));
+                section.reconfigure(Options { gate: gate.clone(), ..config.options.clone() });
             } else {
                 limits.insert(Arc::clone(pattern), self.section.with_limits(gate.clone()));
             }
@@ -164,12 +167,18 @@ impl Hub {
         let clusters = self.clusters.get();
         let found = clusters.clusters.get_key_value(name);
         let (name, cluster) = found.ok_or_else(|| NoCluster::Unknown(name.to_owned()))?;
+        // Other limits need another gate, too.
+        let version = BuildHasherDefault::<DefaultHasher>::default().hash_one((cluster.version, &cluster.limits));
+        if let Some(gate) = self.gates.find(name, version) {
+            return Ok(gate);
+        }
+        // Before the lock: slow or broken files of one cluster hold up no other.
+        let opened = (cluster.open)().map_err(|why| NoCluster::Unusable(name.to_string(), why));
+        let OpenCluster { target, tls, injector, .. } = opened?;
+        let injector = Arc::new(injector);
+        let mount = ClusterPath::mount(name);
         let unbounded = |_| NoCluster::Unknown(name.to_string());
-        self.gates.meet(name, cluster.version, usize::MAX, unbounded, |before| {
-            let opened = (cluster.open)().map_err(|why| NoCluster::Unusable(name.to_string(), why));
-            let OpenCluster { target, tls, injector } = opened?;
-            let injector = Arc::new(injector);
-            let mount = ClusterPath::mount(name);
+        self.gates.meet(name, version, usize::MAX, unbounded, |before| {
             let point = |options: &mut upstream::Options| {
                 options.target = target.clone();
                 options.tls.clone_from(&tls);

@@ -13,7 +13,7 @@ use crate::{spec, tls, upstream};
 
 /// The settings of one gate in the configuration. They are valid: only binding an address can still
 /// fail.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Options {
     /// The gate's settings as configured.
     pub gate: spec::Gate,
@@ -29,23 +29,6 @@ pub struct Options {
     pub stores: Stores,
     /// The longest time to continue serving after `stop`.
     pub drain: Duration,
-}
-
-// === impl Options ===
-
-impl Options {
-    /// Returns the settings of a gate without listeners in which all but the limits are the same.
-    pub(super) fn of(&self, gate: spec::Gate) -> Self {
-        Self {
-            gate,
-            tls: None,
-            clients: self.clients.clone(),
-            upstream: self.upstream.clone(),
-            call_log: self.call_log.clone(),
-            stores: self.stores.clone(),
-            drain: self.drain,
-        }
-    }
 }
 
 /// What a gate remembered before a restart.

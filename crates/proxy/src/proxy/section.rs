@@ -83,7 +83,7 @@ impl Section {
     /// Makes a section with the settings of `gate`, in which all but the limits are the same. The
     /// gates made from it count as gates of this section, too.
     pub(crate) fn with_limits(&self, gate: spec::Gate) -> Arc<Self> {
-        let options = self.config.get().options.of(gate);
+        let options = Options { gate, ..self.config.get().options.clone() };
         let beside = Self {
             questions: self.questions.clone(),
             waiting_bytes: Arc::clone(&self.waiting_bytes),

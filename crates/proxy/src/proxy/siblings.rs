@@ -51,10 +51,8 @@ impl<K: Ord + Clone> Siblings<K> {
         make: impl FnOnce(Option<&Gate>) -> Result<Gate, E>,
     ) -> Result<Arc<Gate>, E> {
         let mut known = lock(&self.known);
-        let before = known.get_mut(at);
-        if let Some(sibling) = before.filter(|sibling| sibling.version == version) {
-            sibling.used = self.clock.now();
-            return Ok(Arc::clone(&sibling.gate));
+        if let Some(gate) = self.used(&mut known, at, version) {
+            return Ok(gate);
         }
         if known.len() >= most && !known.contains_key(at) && !self.drop_oldest(&mut known) {
             return Err(crowded(known.len()));
@@ -65,6 +63,17 @@ impl<K: Ord + Clone> Siblings<K> {
             self.add(at, &mut before);
         }
         Ok(gate)
+    }
+
+    /// Returns the gate of this version for a host or cluster, if there is one.
+    pub(super) fn find(&self, at: &K, version: u64) -> Option<Arc<Gate>> {
+        self.used(&mut lock(&self.known), at, version)
+    }
+
+    fn used(&self, known: &mut BTreeMap<K, Sibling>, at: &K, version: u64) -> Option<Arc<Gate>> {
+        let sibling = known.get_mut(at).filter(|sibling| sibling.version == version)?;
+        sibling.used = self.clock.now();
+        Some(Arc::clone(&sibling.gate))
     }
 
     /// Drops the idle gate that has not been used for longest. Returns false if no gate is idle.
