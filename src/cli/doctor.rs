@@ -23,7 +23,7 @@ use crate::app::gate::{Trouble, prepare_gate};
 use crate::app::reachable::reachable;
 use crate::app::source::Sources;
 use crate::clock::Clock;
-use crate::spec::{Gate, Listen, Source};
+use crate::spec::{Listen, Source};
 use crate::status::Fact;
 use crate::status::text::{count, printable};
 use crate::tls;
@@ -99,9 +99,12 @@ async fn examine(sources: &Sources) -> Result<Vec<Finding>, Failure> {
     findings.extend(more);
     findings.extend(files::findings(&settings));
     findings.extend(stores::findings(&settings, clock).await);
-    // A gate with hosts or clusters has an upstream for each, and dials it when it is called.
-    let has_one = |gate: &&Gate| gate.hosts.is_none() && !matches!(gate.upstream, Source::Clusters(_));
-    for gate in settings.gates.values().filter(has_one) {
+    // A gate with hosts has an upstream for each, and dials it when it is called.
+    for gate in settings.gates.values().filter(|gate| gate.hosts.is_none()) {
+        if matches!(gate.upstream, Source::Clusters(_)) {
+            findings.extend(upstream::of_clusters(gate, &environment, clock).await);
+            continue;
+        }
         findings.extend(upstream::findings(gate, &environment, status.as_ref(), clock).await);
         findings.extend(connections::findings(gate, &environment, status.as_ref()).await);
     }

@@ -182,6 +182,37 @@ fn a_gate_without_its_upstream_is_wrong_from_any_shell() {
 }
 
 #[test]
+fn each_cluster_of_a_gate_is_tried() {
+    let ((api, _), dead, folder) = (api(), free_port(), tempfile::tempdir().expect("a folder"));
+    let at = |server: &str| kubeconfig(api, "token: hunter2").replace(&format!("127.0.0.1:{api}"), server);
+    for (name, text) in [
+        ("good", kubeconfig(api, "token: hunter2")),
+        ("dead", kubeconfig(dead, "token: hunter2")),
+        ("itself", at("gate.svc/c/itself")),
+        ("wrong", String::new()),
+    ] {
+        std::fs::write(folder.path().join(name), text).expect("it can be written");
+    }
+    let gates = format!(
+        "[gates.hub]\nclusters = {:?}\nallowed_hosts = [\"gate.svc\"]\nlisten = \"127.0.0.1:{}\"\n",
+        folder.path(),
+        free_port()
+    );
+    let ended = with_a_token(api, &gates);
+    let found: Vec<_> = wrong(&ended).into_iter().filter(|line| line.contains("cluster ")).collect();
+    assert!(ended.out.contains("clusters of hub: 1 cluster is reached"), "{}", ended.out);
+    let expected = [
+        ["cluster itself of hub: ", "is this gate; expected the address of the API server"],
+        ["cluster wrong of hub: ", "expected a current-context, or a single context"],
+        ["cluster dead of hub: ", "refused"],
+    ];
+    assert_eq!(found.len(), expected.len(), "{found:?}");
+    for (line, expected) in found.iter().zip(&expected) {
+        assert!(expected.iter().all(|part| line.contains(part)), "{line}");
+    }
+}
+
+#[test]
 fn other_gates_are_not_accused() {
     let (upstream, _) = api();
     let url = format!("http://127.0.0.1:{upstream}");

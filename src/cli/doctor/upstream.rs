@@ -5,19 +5,21 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
 
-use super::Finding;
+use super::{Finding, Verdict};
 use crate::admin::client;
 use crate::app::gate::{PreparedGate, prepare_gate};
+use crate::app::hub;
 use crate::classify::ApiKind;
 use crate::clients::Clients;
 use crate::clock::Clock;
 use crate::credentials::Environment;
-use crate::proxy;
-use crate::spec::{Credentials, Gate, Listen};
-use crate::status::text::duration;
+use crate::proxy::{self, Hub, Past};
+use crate::spec::{ClusterPath, Credentials, Gate, Listen};
+use crate::status::text::{count, duration};
 use crate::status::{self, Status};
 
 /// Checks the upstream of a gate with one call.
@@ -41,24 +43,68 @@ pub(super) async fn findings(gate: &Gate, around: &Environment, status: Option<&
         found.push(Finding::wrong(&about, format!("the gate cannot get its own credentials: {error}"), advice));
         return found;
     }
-    let path = if gate.kind == ApiKind::Kubernetes { "/version" } else { "/" };
-    let answer = match tokio::time::timeout(PATIENCE, ask(prepared, path, clock)).await {
-        Ok(Ok(answer)) => answer,
-        Ok(Err(error)) => {
-            found.push(Finding::wrong(
-                &about,
-                format!("the upstream cannot be reached for a check: {error:#}"),
-                "look at the gate's log",
-            ));
-            return found;
-        }
-        Err(_) => {
-            found.push(Finding::wrong(&about, "does not answer", "check its address and network policies"));
-            return found;
-        }
-    };
-    found.extend(judge(gate, &about, &answer, injects, clock));
+    let path = if gate.kind == ApiKind::Kubernetes { VERSION } else { "/" };
+    found.extend(judged(gate, &about, injects, clock, ask(prepared, path, clock)).await);
     found
+}
+
+/// Checks the clusters of a gate with one call to each.
+pub(super) async fn of_clusters(gate: &Gate, around: &Environment, clock: Clock) -> Vec<Finding> {
+    let about = format!("clusters of {}", gate.name);
+    let prepared = prepare_gate(probe(gate), around, Duration::ZERO, clock);
+    let added = prepared.and_then(|mut prepared| hub::add(&mut prepared, &[], clock).map(|()| prepared));
+    let mut prepared = match added {
+        Ok(prepared) => prepared,
+        Err(trouble) => return vec![Finding::of_trouble(&about, trouble, &format!("gates.{}", gate.name))],
+    };
+    let reviewed = prepared.options.clients.take();
+    let mut clusters = prepared.hub.take().unwrap_or_default();
+    let mut found = Vec::new();
+    let about_one = |name: &str| format!("cluster {} of {}", name, gate.name);
+    clusters.clusters.retain(|name, cluster| {
+        let broken = (cluster.open)().err();
+        let advice = "correct its description in the file or folder of clusters";
+        found.extend(broken.iter().map(|why| Finding::wrong(&about_one(name), why, advice)));
+        broken.is_none()
+    });
+    let names: Vec<_> = clusters.clusters.keys().cloned().collect();
+    let stop = CancellationToken::new();
+    let _ends = stop.clone().drop_guard();
+    let (hub, _gates) = match Hub::start(prepared.options, clusters, Past::default(), clock, stop).await {
+        Ok(started) => started,
+        Err(error) => return vec![Finding::wrong(&about, error.to_string(), "look at the gate's log")],
+    };
+    let asked = names.iter().map(async |name| {
+        let path = ClusterPath::mount(name) + VERSION;
+        judged(gate, &about_one(name), gate.injects(), clock, ask_at(&hub, &path)).await
+    });
+    let asked: Vec<_> = join_all(asked).await;
+    let is_fine = |findings: &&Vec<Finding>| findings.iter().all(|finding| finding.verdict == Verdict::Fine);
+    let reached = asked.iter().filter(is_fine).count();
+    found.extend(asked.into_iter().flatten().filter(|finding| finding.verdict != Verdict::Fine));
+    found.push(Finding::fine(&about, count(reached, "cluster is reached", "clusters are reached")));
+    if let Some(clients) = reviewed {
+        found.extend(reviews(&gate.name, &clients).await);
+    }
+    found
+}
+
+/// Judges an upstream by its answer to a call.
+async fn judged(
+    gate: &Gate,
+    about: &str,
+    injects: bool,
+    clock: Clock,
+    asked: impl Future<Output = anyhow::Result<String>>,
+) -> Vec<Finding> {
+    match tokio::time::timeout(PATIENCE, asked).await {
+        Ok(Ok(answer)) => judge(gate, about, &answer, injects, clock),
+        Ok(Err(error)) => {
+            let says = format!("the upstream cannot be reached for a check: {error:#}");
+            vec![Finding::wrong(about, says, "look at the gate's log")]
+        }
+        Err(_) => vec![Finding::wrong(about, "does not answer", "check its address and network policies")],
+    }
 }
 
 /// Returns the upstream's URL: that of the running gate, or that of the configuration if no gate
@@ -119,7 +165,10 @@ fn probe(gate: &Gate) -> Gate {
 async fn ask(prepared: PreparedGate, path: &str, clock: Clock) -> anyhow::Result<String> {
     let stop = CancellationToken::new();
     let _ends = stop.clone().drop_guard();
-    let gate = proxy::Gate::start(prepared.options, clock, stop).await?;
+    ask_at(&proxy::Gate::start(prepared.options, clock, stop).await?, path).await
+}
+
+async fn ask_at(gate: &proxy::Gate, path: &str) -> anyhow::Result<String> {
     let address = gate.addresses().first().copied().ok_or_else(|| anyhow::anyhow!("the gate has no address"))?;
     let request =
         format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nUser-Agent: tidegate-doctor\r\nConnection: close\r\n\r\n");
@@ -164,6 +213,7 @@ fn skew(gate: &Gate, head: &str, clock: Clock) -> Option<Finding> {
     })
 }
 
+const VERSION: &str = "/version";
 const NOT_REACHED: &str = "check the upstream's address, and that it runs";
 /// The longest wait for the answer. Connecting has a shorter limit of its own.
 const PATIENCE: Duration = Duration::from_secs(30);
