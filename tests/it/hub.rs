@@ -1,6 +1,7 @@
 //! One gate before many clusters: `/c/NAME/` is the cluster `NAME`, and nothing leads from one to
 //! another.
 
+mod page;
 mod process;
 mod spellings;
 
