@@ -246,12 +246,9 @@ fn hetzners_refill_lasts_beside_a_tool_that_takes_half() {
 }
 
 #[test]
-fn cloudflares_window_refuses_one_call_at_most_beside_a_tool_that_takes_half() {
+fn cloudflares_window_lasts_beside_a_tool_that_takes_half() {
     let town = beside_a_tool("cloudflare", "share = 1", vec![Job::cloudflare(1)], Cloudflare::default(), HOUR);
-    let used = town.provider.used(HOUR);
-    // The tool's calls of the last second are not in any answer yet. Without a pace 51 are refused.
-    assert!(town.throttled <= 1, "of {} calls", town.served);
-    assert!(used.iter().all(|(_, part)| *part >= 0.97), "{used:.3?}");
+    lasts(&town, HOUR, &[(0, second_half(1200.0, 300.0, 0.02, 4.0))]);
 }
 
 #[test]

@@ -128,7 +128,10 @@ pub fn answer(failures: &Failures, throttling: &PausePolicy, call: &Call, respon
     let quota = if speaks { throttling.quota(response) } else { None };
     let answer = Answer { gone, throttled, pause, quota, ..Answer::new(outcome, Some(status.as_u16())) };
     let rejection = Rejection::of(throttling, call, response, &reading);
-    AnswerDetails { answer, signal, rejection, charged: reading.charged }
+    // A quota is paced before it is used up: by then its calls must be known.
+    let named = |quota: QuotaReading| if let Charged::Named(word) = quota.charged { Some(word) } else { None };
+    let charged = reading.charged.or_else(|| quota.and_then(named));
+    AnswerDetails { answer, signal, rejection, charged }
 }
 
 /// Returns true if the first [`signals::PEEK`] bytes of the body may say more than the head.
