@@ -438,6 +438,15 @@ fn the_calls_of_new_presets_have_the_classes_of_their_documents() {
         ("cloudflare", Method::POST, "/client/v4/graphql", "graphql"),
         ("digitalocean", Method::GET, "/v2/droplets", "minute"),
         ("hetzner", Method::GET, "/v1/servers", "default"),
+        ("okta", Method::GET, "/api/v1/apps/0oa1/users", "apps"),
+        ("okta", Method::GET, "/api/v1/apps/0oa1", "app"),
+        ("okta", Method::PUT, "/api/v1/groups/00g1/users/00u1", "groups"),
+        ("okta", Method::DELETE, "/api/v1/groups/00g1", "group"),
+        ("okta", Method::GET, "/api/v1/users", "users"),
+        ("okta", Method::GET, "/api/v1/users/00u1/groups", "user_parts"),
+        ("okta", Method::GET, "/api/v1/users/00u1", "user_reads"),
+        ("okta", Method::PUT, "/api/v1/users/00u1", "user_writes"),
+        ("okta", Method::GET, "/api/v1/policies", "default"),
     ] {
         let gate = gate(preset, "");
         let call = gate.rules.classify(&method, &path.parse().expect("a path"), &HeaderMap::new(), &salt);

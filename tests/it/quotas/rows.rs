@@ -238,6 +238,9 @@ fn a_holder_of_no_provider_waits_for_another() {
         ("preset = \"aws\"\nhost = \"preserve\"".into(), "GET /a", 429, vec![after]),
         (honour("google"), google, 429, vec![after]),
         (honour("okta"), "GET /api/v1/users", 200, okta.to_vec()),
+        ("preset = \"okta\"".into(), "GET /api/v1/users", 200, okta.to_vec()),
+        ("preset = \"docker\"".into(), "GET /v2/library/x/manifests/1", 429, pulls.to_vec()),
+        ("preset = \"gitlab\"".into(), "GET /api/v4/projects", 429, triple.to_vec()),
         (honour("okta"), "GET /api/v1/users", 429, okta.to_vec()),
         (honour("docker"), "GET /v2/library/x/manifests/1", 429, pulls.to_vec()),
         (honour("gitlab"), "GET /api/v4/projects", 429, triple.to_vec()),
@@ -272,6 +275,24 @@ fn azures_kinds_of_operation_and_its_providers_are_quotas_apart() {
     door.goes(Ask("A", "PUT /subscriptions/s/providers/microsoft.compute/x"), "writes are not");
     door.goes(Ask("A", "GET /subscriptions/t/providers/microsoft.compute/x"), "another subscription has its own");
     door.goes(Ask("A", "GET /tenants/t/providers/microsoft.compute/x"), "nor are those of a tenant");
+}
+
+#[test]
+fn each_class_of_oktas_is_a_quota_of_its_own() {
+    let reset = (SENT + 60).to_string();
+    let spent = [("x-rate-limit-limit", "600"), ("x-rate-limit-remaining", "0"), ("x-rate-limit-reset", &reset)];
+    let lines = ["users", "users/1", "users/1/groups", "apps", "apps/1", "groups", "groups/1", "logs", "policies"]
+        .map(|path| format!("GET /api/v1/{path}"));
+    for line in &lines {
+        let mut door = Door::open("preset = \"okta\"");
+        door.told(Ask("A", line), 200, &spent);
+        door.waits(Ask("A", line), "it is used up");
+        let began = door.now;
+        for other in lines.iter().filter(|other| *other != line) {
+            door.now = began;
+            door.goes(Ask("A", other), &format!("{line} is another endpoint"));
+        }
+    }
 }
 
 #[test]

@@ -100,7 +100,8 @@ macro_rules! embed {
 
 embed! {
     "sidecar" "client_go" "controller_runtime" "crossplane" "aws" "aws_ec2" "aws_elb" "aws_lambda" "aws_route53"
-    "aws_ses" "azure_arm" "cloudflare" "digitalocean" "docker" "gcp" "github" "gitlab" "hetzner" "letsencrypt" "none"
+    "aws_ses" "azure_arm" "cloudflare" "digitalocean" "docker" "gcp" "github" "gitlab" "hetzner" "letsencrypt"
+    "none" "okta"
 }
 
 // === impl EmbeddedPreset ===
