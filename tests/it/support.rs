@@ -369,7 +369,7 @@ fn gate(name: Arc<str>) -> spec::Gate {
             },
             revalidation: spec::Revalidation::default(),
         },
-        refusals: spec::RefusalRules { retry_after: RetryAfter::Auto, status: 429 },
+        refusals: spec::RefusalRules { retry_after: RetryAfter::Auto, status: 429, ratelimit_on_answers: false },
         shadow: false,
         kind: ApiKind::Kubernetes,
         upstream: spec::Source::InCluster,

@@ -9,7 +9,7 @@ use tidegate::classify::{ApiKind, KeyParts};
 use tidegate::proxy::RetryAfter;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::support::{Backend, Proxy, header, reply, rules, status, within};
+use crate::support::{Backend, Proxy, bucket, header, reply, rules, status, within};
 use crate::window::worst_excess;
 
 const CREATE: &str = "POST /api/v1/namespaces/n/configmaps HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n";
@@ -50,6 +50,91 @@ async fn an_empty_bucket_refuses_with_a_status_and_an_honest_time() {
     }
     assert_eq!(proxy.metric("tidegate_refusals_total", &["reason=\"bucket\"", "resource=\"pods\""]), 1.0);
     assert_eq!(backend.targets(), ["/first"]);
+}
+
+/// The numbers of a structured field's list, by name: `q` and `w`, or `r` and `t`.
+fn quotas(answer: &str, field: &str, keys: [&str; 2]) -> Vec<(String, [i64; 2])> {
+    let lines = answer.lines().filter_map(|line| line.split_once(": "));
+    let lines: Vec<_> = lines.filter(|(name, _)| name.eq_ignore_ascii_case(field)).map(|(_, value)| value).collect();
+    let list = sfv::Parser::new(&lines.join(", ")).parse::<sfv::List>().expect("a list");
+    let read = |entry: &sfv::ListEntry| {
+        let sfv::ListEntry::Item(item) = entry else { panic!("{field} in {answer}") };
+        let number =
+            |key: &str| i64::from(item.params.get(key).and_then(|value| value.as_integer()).expect("a number"));
+        (item.bare_item.as_string().expect("a name").as_str().to_owned(), keys.map(number))
+    };
+    list.iter().map(read).collect()
+}
+
+#[tokio::test]
+async fn an_http_gates_refusal_has_the_buckets_of_its_call() {
+    let backend = Backend::replying(200).await;
+    for kind in [ApiKind::Http, ApiKind::Kubernetes] {
+        let proxy = Proxy::before(backend.address).bucket(0.0001, 2).max_wait(Duration::ZERO);
+        let proxy = proxy
+            .with(|options| {
+                options.gate.kind = kind;
+                options.gate.rules = Arc::new(rules(kind));
+            })
+            .start()
+            .await;
+        for _ in 0..2 {
+            let (status, answer) = proxy.get("/first").await;
+            assert_eq!((status, header(&answer, "ratelimit"), header(&answer, "ratelimit-policy")), (200, None, None));
+        }
+        let (_, answer) = proxy.get("/second").await;
+        assert_eq!(header(&answer, "tidegate-refusal"), Some("bucket"));
+        if kind == ApiKind::Kubernetes {
+            assert_eq!((header(&answer, "ratelimit"), header(&answer, "ratelimit-policy")), (None, None));
+            continue;
+        }
+        assert_eq!(quotas(&answer, "ratelimit-policy", ["q", "w"]), [(proxy.name.to_string(), [2, 20_000])]);
+        let left = quotas(&answer, "ratelimit", ["r", "t"]);
+        let [(name, [0, whole_in])] = &left[..] else { panic!("{left:?}") };
+        assert_eq!(**name, *proxy.name);
+        let next: i64 = header(&answer, "retry-after").expect("when").parse().expect("seconds");
+        assert!((19_000..=20_000).contains(whole_in) && next < *whole_in, "{next} {whole_in}");
+    }
+}
+
+#[tokio::test]
+async fn an_http_gates_answers_have_what_is_left_if_asked_for() {
+    let backend = Backend::replying(200).await;
+    let proxy = Proxy::before(backend.address).bucket(0.0001, 3).with(|options| {
+        options.gate.kind = ApiKind::Http;
+        options.gate.rules = Arc::new(rules(ApiKind::Http));
+        options.gate.refusals.ratelimit_on_answers = true;
+        options.gate.policy.classes[1].bucket = Some(bucket(0.0001, 5));
+    });
+    let proxy = proxy.start().await;
+    let class = format!("{}.default", proxy.name);
+    for left in [2, 1, 0] {
+        let (status, answer) = proxy.get("/first").await;
+        let policies = [(proxy.name.to_string(), [3, 30_000]), (class.clone(), [5, 50_000])];
+        assert_eq!((status, quotas(&answer, "ratelimit-policy", ["q", "w"])), (200, policies.to_vec()));
+        let found = quotas(&answer, "ratelimit", ["r", "t"]);
+        assert_eq!(found.iter().map(|(_, [left, _])| *left).collect::<Vec<_>>(), [left, left + 2], "{answer}");
+        // After that time each bucket is full: ten thousand seconds for each call.
+        let whole_in = (3 - left) * 10_000;
+        assert!(found.iter().all(|(_, [_, t])| (whole_in - 1000..=whole_in).contains(t)), "{found:?}");
+    }
+}
+
+#[tokio::test]
+async fn fields_of_the_upstream_stay_alone() {
+    let backend = Backend::start(|_| async {
+        let mut reply = reply(200, "ok");
+        reply.headers_mut().insert("ratelimit", http::HeaderValue::from_static("limit=100, remaining=50, reset=5"));
+        reply
+    });
+    let proxy = Proxy::before(backend.await.address).with(|options| {
+        options.gate.kind = ApiKind::Http;
+        options.gate.rules = Arc::new(rules(ApiKind::Http));
+        options.gate.refusals.ratelimit_on_answers = true;
+    });
+    let (_, answer) = proxy.start().await.get("/first").await;
+    assert_eq!(header(&answer, "ratelimit"), Some("limit=100, remaining=50, reset=5"));
+    assert_eq!(header(&answer, "ratelimit-policy"), None);
 }
 
 #[tokio::test]

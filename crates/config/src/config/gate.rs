@@ -53,9 +53,8 @@ pub(super) fn gate(at: &Cursor<'_>, name: Arc<str>, behind: Option<(usize, bool)
     let own = egress::beside_hosts(at, has_hosts, egress::NO_IDENTITY);
     let credentials = own.get("credentials", if has_hosts { Credentials::PassThrough } else { Credentials::Auto });
     let impersonation = at.get("impersonation", Impersonation::Reject) == Impersonation::Allow;
-    let retry_after = at.get("retry_after", RetryAfter::Auto);
     let dialect = dialect(at, kind, &preset);
-    let refusals = RefusalRules { retry_after, status: refusal_status(at, dialect) };
+    let refusals = refusals(at, kind, dialect);
     let shadow = at.get("shadow", false);
     let events = events(at, kind, credentials);
     // AWS's clients sign the Host, so that no other name would do.
@@ -95,6 +94,16 @@ pub(super) fn gate(at: &Cursor<'_>, name: Arc<str>, behind: Option<(usize, bool)
     clients::check(&gate, at);
     check_links(&gate, dialect, at);
     gate
+}
+
+/// Reads the form of the gate's refusals.
+fn refusals(at: &Cursor<'_>, kind: ApiKind, dialect: Dialect) -> RefusalRules {
+    let of_http = at.unused_if(kind != ApiKind::Http, "it is for kind = \"http\" only", &at.at("kind"));
+    RefusalRules {
+        retry_after: at.get("retry_after", RetryAfter::Auto),
+        status: refusal_status(at, dialect),
+        ratelimit_on_answers: of_http.get("ratelimit_on_answers", false),
+    }
 }
 
 /// Reads `events`, whether the gate writes Events. For this, it needs an identity of its own.

@@ -106,6 +106,8 @@ pub struct RefusalRules {
     /// The HTTP status of refusals for reasons other than a failing key: 429, or 403 as in GitHub's
     /// secondary limit.
     pub status: u16,
+    /// True if the upstream's responses have the fields RateLimit and RateLimit-Policy, too.
+    pub ratelimit_on_answers: bool,
 }
 
 // === impl Gate ===

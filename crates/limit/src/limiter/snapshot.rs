@@ -82,6 +82,15 @@ pub struct BucketView {
     pub shared: Option<SharedId>,
 }
 
+/// A bucket that a call takes tokens from.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CallBucket {
+    /// The class of the bucket; `None` for the gate's.
+    pub class: Option<Arc<str>>,
+    /// The bucket's state.
+    pub bucket: BucketView,
+}
+
 /// Calls in flight and their limit, at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlotView {
@@ -157,6 +166,22 @@ impl Limiter {
             shared: self.shared(now),
             queues: Vec::new(),
         }
+    }
+
+    /// Returns the buckets for calls of a class by this flow and credential, the gate's first.
+    pub fn buckets_of(&self, class: ClassId, flow: u64, credential: u64, now: Moment) -> Vec<CallBucket> {
+        let now = self.latest(now);
+        let policy = self.parts.rules.policy();
+        let Some(limits) = policy.classes.get(usize::from(class.0)) else { return Vec::new() };
+        let of_gate = Some(Owner::Gate).filter(|_| !limits.own_bucket_only);
+        let owners = of_gate.into_iter().chain(policy.within(class).map(Owner::Class));
+        let bucket = |owner| {
+            let of = |bucket: &Bucket| BucketView::of(bucket, now);
+            let bucket = self.parts.resources.buckets.view_one(owner, flow, credential, of)?;
+            let class = if let Owner::Class(id) = owner { Some(Arc::clone(&policy.class(id).name)) } else { None };
+            Some(CallBucket { class, bucket })
+        };
+        owners.filter_map(bucket).filter(|_| limits.lane != Lane::Exempt).collect()
     }
 
     /// Returns the state of every bucket shared with other gates.

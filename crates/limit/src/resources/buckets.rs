@@ -107,6 +107,23 @@ impl Buckets {
         if used.is_empty() { vec![view(&Bucket::new(family.policy, family.start))] } else { used }
     }
 
+    /// Returns the result of `view` for an owner's bucket for this flow and credential; it gets a
+    /// new bucket if none was used yet.
+    pub(crate) fn view_one<T>(
+        &self,
+        owner: Owner,
+        flow: u64,
+        credential: u64,
+        view: impl FnOnce(&Bucket) -> T,
+    ) -> Option<T> {
+        let family = self.families.get(owner)?;
+        let who = if family.policy.per == Per::Flow { flow } else { credential };
+        Some(match family.split.own_or_rest(who).and_then(|id| self.get(id)) {
+            Some(cell) => view(&cell.bucket),
+            None => view(&Bucket::new(family.policy, family.start)),
+        })
+    }
+
     /// Returns when this bucket has a token. A removed bucket limits nothing.
     #[inline]
     pub(crate) fn ready_at(&self, id: BucketId, now: Moment) -> Moment {

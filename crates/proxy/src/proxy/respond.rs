@@ -3,6 +3,7 @@
 //! On Kubernetes gates it is a `metav1.Status`, on others `application/problem+json`; it names the
 //! gate, the class, the reason and the wait.
 
+mod quotas;
 mod text;
 
 use std::fmt::Display;
@@ -13,6 +14,7 @@ use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, header};
 
+pub(crate) use self::quotas::add_quotas;
 pub(crate) use self::text::add_timing;
 use self::text::{OwnAnswer, message};
 use super::body::Body;

@@ -117,6 +117,7 @@ pub(crate) fn answer(
             gate.responder.answer(&failure, &context)
         });
         respond::add_timing(response.headers_mut(), context.held());
+        respond::add_quotas(response.headers_mut(), &gate.driver, &context);
         // Last, so that refusals are counted like answers.
         let in_flight = context.close(response.status());
         response.body_mut().hold(in_flight);

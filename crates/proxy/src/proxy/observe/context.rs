@@ -213,6 +213,11 @@ impl CallContext {
         self.config.meters.count(&table::FAILURES, self.call.class, &[kind.word()]);
     }
 
+    /// Returns true if the limiter refused the call.
+    pub(crate) const fn is_refused(&self) -> bool {
+        self.refused.is_some()
+    }
+
     fn refused(&mut self, refusal: &Refusal) {
         self.refused = Some(refusal.reason);
         self.waited = (!refusal.waited.is_zero()).then_some((refusal.reason, refusal.waited));

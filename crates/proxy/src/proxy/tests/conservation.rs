@@ -123,7 +123,7 @@ fn gate(seed: u64) -> spec::Gate {
         },
         candidate: None,
         figures: None,
-        refusals: spec::RefusalRules { retry_after: RetryAfter::Auto, status: 429 },
+        refusals: spec::RefusalRules { retry_after: RetryAfter::Auto, status: 429, ratelimit_on_answers: false },
         shadow: false,
         kind: ApiKind::Kubernetes,
         upstream: spec::Source::InCluster,
