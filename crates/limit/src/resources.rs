@@ -174,10 +174,11 @@ impl Resources {
     /// for refunds.
     pub(super) fn take(&mut self, needs: &mut Requirements, class: ClassId, cost: u16, turn: Turn) -> u64 {
         let number = self.buckets.next_take();
-        let answered = number.saturating_sub(self.gate_slots.used.into());
+        let in_flight = self.gate_slots.used;
+        let answers = Answers { at: turn.now, count: number.saturating_sub(in_flight.into()), in_flight };
         for charge in needs.charges.iter_mut() {
-            let answered = (charge.reason == Reason::Bucket && !charge.own).then_some(answered);
-            charge.taken = self.buckets.take(charge.bucket, turn, number, cost, answered, &mut self.unblocked);
+            let answers = (charge.reason == Reason::Bucket && !charge.own).then_some(answers);
+            charge.taken = self.buckets.take(charge.bucket, turn, number, cost, answers, &mut self.unblocked);
         }
         self.gate_slots.take(needs.shares[0]);
         if let Some(slots) = self.class_slots.get_mut(class) {

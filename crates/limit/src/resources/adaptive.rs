@@ -6,6 +6,11 @@
 //! good rate is lower than the one that was throttled, or the recovery would end where it began.
 //! And time without waiting calls counts half, because a gate that is not short of tokens learns
 //! less about what the upstream bears.
+//!
+//! As in TCP Vegas, slow answers show a queue in the upstream before it throttles. The rate
+//! rises only once that queue is worked off, and gives way a little when it grows again. So calls
+//! wait in the gate, where a lease passes them. Before the first throttling nothing is measured: a
+//! rate that the upstream bears is kept, however slow its answers are.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -27,17 +32,19 @@ pub(crate) struct Adaptive {
     /// The number of calls sent before the last decrease. A throttled answer to one of these calls
     /// does not decrease the rate again.
     left: u64,
-    /// The answers at the first call after the last decrease.
+    /// The answers at the beginning of the present measurement.
     first: Option<Answers>,
-    /// True once the rate of answers after the last decrease is known.
-    is_measured: bool,
+    /// The shortest time to an answer since the upstream has worked off its queue, in seconds; `None`
+    /// before.
+    shortest: Option<f64>,
 }
 
-/// The number of all answers until a moment.
+/// The number of all answers until a moment, and of the calls still in flight.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Answers {
     pub(crate) at: Moment,
     pub(crate) count: u64,
+    pub(crate) in_flight: u32,
 }
 
 // === impl Adaptive ===
@@ -53,7 +60,7 @@ impl Adaptive {
             recovered_for: Duration::ZERO,
             left: 0,
             first: None,
-            is_measured: false,
+            shortest: None,
         }
     }
 
@@ -84,25 +91,42 @@ impl Adaptive {
         self.rate = self.low;
         self.recovered_for = Duration::ZERO;
         self.first = None;
-        self.is_measured = false;
+        self.shortest = None;
         self.rate < before
     }
 
-    /// Raises the good rate to that of the answers after a decrease. An upstream with a full queue
-    /// rejects each further call, so the rate falls far below what it bears. Then it works off the
-    /// queue, and answers as fast as it can.
-    pub(crate) fn measure(&mut self, now: Answers) {
-        if self.is_measured {
-            return;
-        }
+    /// Compares the answers with those of a second ago. Returns true if this lowers the rate.
+    ///
+    /// After a decrease, fewer and fewer calls are in flight while the upstream works off its queue
+    /// as fast as it can. So the good rate is at least that of the answers: each further call had
+    /// been rejected, and the rate had fallen far below what the upstream bears. Once answers take
+    /// twice as long, a queue grows again, and the upstream bears no more than it answers. The rate
+    /// gives way only a little, as other calls than before may also take longer.
+    pub(crate) fn measure(&mut self, now: Answers) -> bool {
         let first = *self.first.get_or_insert(now);
         let time = (now.at - first.at).as_secs_f64();
-        if time >= MEASURING {
-            #[expect(clippy::cast_precision_loss, reason = "the answers of about a second")]
-            let rate = now.count.saturating_sub(first.count) as f64 / time;
-            self.good = self.good.max(rate * GOOD).min(self.full);
-            self.is_measured = true;
+        if time < MEASURING {
+            return false;
         }
+        #[expect(clippy::cast_precision_loss, reason = "the answers of about a second")]
+        let answered = now.count.saturating_sub(first.count) as f64 / time;
+        self.first = Some(now);
+        let in_flight = f64::from(now.in_flight);
+        let took = in_flight / answered;
+        let Some(shortest) = self.shortest else {
+            self.good = self.good.max(answered * GOOD).min(self.full);
+            self.shortest = (now.in_flight >= first.in_flight).then_some(took);
+            return false;
+        };
+        self.shortest = Some(shortest.min(took));
+        let before = self.rate;
+        if in_flight > 2.0 * shortest * answered + CHANCE {
+            self.good = (answered * KEPT).max(before * GOOD).max(self.low).min(before);
+            self.rate = self.good;
+            self.recovered_for = Duration::from_secs_f64(self.back());
+            self.shortest = None;
+        }
+        self.rate < before
     }
 
     /// Returns how much of the time since the last call counts towards a higher rate: `short_for`,
@@ -114,6 +138,9 @@ impl Adaptive {
 
     /// Lets the rate rise after some counted time. Returns true if it changes enough to matter.
     pub(crate) fn grow(&mut self, counted: Duration) -> bool {
+        if self.first.is_some() && self.shortest.is_none() && counted < UNMEASURED {
+            return false;
+        }
         self.recovered_for = self.recovered_for.saturating_add(counted);
         let rate = self.after(self.recovered_for);
         let changes = rate >= self.rate * WORTH_IT || rate >= self.full && self.rate < self.full;
@@ -144,7 +171,7 @@ impl Adaptive {
     /// Returns the rate after this much counted time since the decrease.
     fn after(&self, recovered_for: Duration) -> f64 {
         let time = recovered_for.as_secs_f64();
-        let back = (RECOVERY_CALLS / self.good).max(RECOVERY);
+        let back = self.back();
         let rate = if time < back {
             self.good - (self.good - self.low) * (1.0 - time / back).powi(3)
         } else {
@@ -152,6 +179,11 @@ impl Adaptive {
             self.good + (self.full - self.good) * ((time - back) / beyond).min(1.0).powi(3)
         };
         rate.clamp(self.floor, self.full)
+    }
+
+    /// Returns the seconds from the last decrease until the good rate.
+    fn back(&self) -> f64 {
+        (RECOVERY_CALLS / self.good).max(RECOVERY)
     }
 }
 
@@ -162,6 +194,13 @@ const DECREASE: f64 = 0.7;
 /// this fraction, less than 1% of an API with 20 seats stays unused, and three gates calling it get
 /// equal parts.
 const GOOD: f64 = 0.92;
+/// The fraction of the rate of its answers to send to an upstream with a growing queue. It works
+/// the queue off at its full speed, and 3% of that are unused afterwards, until the rate has grown.
+const KEPT: f64 = 0.97;
+/// The calls in flight that are no queue, because so many more come by chance.
+const CHANCE: f64 = 10.0;
+/// The counted time without a call after which the rate grows in any case.
+const UNMEASURED: Duration = Duration::from_secs(1);
 /// The seconds for which answers are counted.
 const MEASURING: f64 = 1.0;
 /// The smallest change of a rate worth the arithmetic, as a factor.
@@ -231,10 +270,56 @@ mod tests {
         for millis in (0..=2000).step_by(50) {
             // 20 a second, and at last three times as many.
             let count = if millis > 1000 { millis / 16 } else { millis / 50 };
-            rate.measure(Answers { at: Moment::from_millis(millis), count });
+            rate.measure(Answers { at: Moment::from_millis(millis), count, in_flight: 1 });
         }
         grow(&mut rate, 2.0);
         assert_near(&rate, 20.0 * 0.92);
+    }
+
+    /// Plays seconds with 40 answers each and these calls in flight at the ends.
+    fn answer(rate: &mut Adaptive, from: u64, in_flight: &[u32]) {
+        for (second, in_flight) in (from..).zip(in_flight) {
+            let falls = rate.measure(Answers {
+                at: Moment::from_millis(second * 1000),
+                count: second * 40,
+                in_flight: *in_flight,
+            });
+            let before = rate.rate;
+            grow(rate, 1.0);
+            assert!(!falls || rate.rate <= before, "it stays until the queue is gone");
+        }
+    }
+
+    #[test]
+    fn it_rises_once_the_upstream_has_worked_off_its_queue() {
+        let mut rate = Adaptive::new(5.0, 50.0);
+        rate.throttled(1, 1);
+        answer(&mut rate, 0, &[90, 60, 30, 8]);
+        assert_near(&rate, 35.0);
+        answer(&mut rate, 4, &[8, 8]);
+        assert_near(&rate, 46.0);
+    }
+
+    #[test]
+    fn it_gives_way_to_a_queue_before_the_upstream_throttles() {
+        let mut rate = Adaptive::new(5.0, 50.0);
+        rate.throttled(1, 1);
+        answer(&mut rate, 0, &[8, 8, 8, 26]);
+        assert_near(&rate, 46.0);
+        answer(&mut rate, 4, &[27]);
+        assert_near(&rate, 46.0 * 0.92);
+        answer(&mut rate, 5, &[20, 10]);
+        assert_near(&rate, 46.0 * 0.92);
+        answer(&mut rate, 7, &[10, 33]);
+        assert_near(&rate, 40.0 * 0.97);
+    }
+
+    #[test]
+    fn slow_answers_never_lower_a_rate_below_the_last_decrease() {
+        let mut rate = Adaptive::new(5.0, 100.0);
+        rate.throttled(1, 1);
+        answer(&mut rate, 0, &[8, 8, 80, 80, 300, 300, 1000, 1000, 4000, 4000, 10_000]);
+        assert!((70.0..74.0).contains(&rate.rate), "{}", rate.rate);
     }
 
     #[test]

@@ -105,9 +105,9 @@ impl Bucket {
     }
 
     /// Lets the rate rise after a token was taken: its call waited for nothing else if `awaited`.
-    /// `answered` counts all answers, if all are to calls of this bucket. Returns true on a change.
+    /// `answers` are all answers, if all are to calls of this bucket. Returns true on a change.
     #[inline]
-    pub(crate) fn learn(&mut self, awaited: bool, now: Moment, number: u64, answered: Option<u64>) -> bool {
+    pub(crate) fn learn(&mut self, awaited: bool, now: Moment, number: u64, answers: Option<Answers>) -> bool {
         if !self.adaptive.as_ref().is_some_and(Adaptive::is_slowed) {
             return false;
         }
@@ -115,8 +115,8 @@ impl Bucket {
         let counted = self.counted(short, now);
         self.last_take = now;
         let changes = self.adaptive.as_mut().is_some_and(|adaptive| {
-            answered.into_iter().for_each(|answered| adaptive.measure(Answers { at: now, count: answered }));
-            adaptive.grow(counted)
+            let falls = answers.is_some_and(|answers| adaptive.measure(answers));
+            adaptive.grow(counted) || falls
         });
         if changes {
             self.follow(now, number);

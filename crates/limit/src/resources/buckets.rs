@@ -14,7 +14,7 @@ use self::families::{Families, Family};
 pub use self::frozen::{Gap, Levels};
 pub(crate) use self::sharing::Sharing;
 use super::shared::Member;
-use super::{Bucket, BucketId, Start, Turn};
+use super::{Answers, Bucket, BucketId, Start, Turn};
 use crate::moment::Moment;
 use crate::{BucketPolicy, ClassId, GroupIndex, KeyState, Origins, Per, Policy, SharedPolicy};
 
@@ -169,8 +169,8 @@ impl Buckets {
 
     /// Takes the tokens of a call under `number`, and returns how many. If this changes the
     /// bucket's rate, the queue groups waiting for the bucket are added to `unblocked`, because the
-    /// time of their next token has changed. `answered` counts all answers, if all are to calls of
-    /// this bucket.
+    /// time of their next token has changed. `answers` are all answers, if all are to calls of this
+    /// bucket.
     #[inline]
     pub(crate) fn take(
         &mut self,
@@ -178,7 +178,7 @@ impl Buckets {
         turn: Turn,
         number: u64,
         cost: u16,
-        answered: Option<u64>,
+        answers: Option<Answers>,
         unblocked: &mut Vec<GroupIndex>,
     ) -> u16 {
         let Some(cell) = self.get_mut(id) else { return 0 };
@@ -188,7 +188,7 @@ impl Buckets {
         let taken = cell.bucket.take(turn.at, number, cost);
         let spent = cell.member.as_mut().is_none_or(|member| member.take(turn.at, turn.now, number));
         debug_assert!(taken > 0 && spent, "a token was taken that was not there");
-        if cell.bucket.learn(awaited, turn.now, number, answered) {
+        if cell.bucket.learn(awaited, turn.now, number, answers) {
             // If they stayed set aside longer than necessary, they would look late, and lateness is
             // made up for.
             unblocked.extend_from_slice(&cell.users);
