@@ -141,7 +141,7 @@ impl Counter {
         meters.would_have_waited(self.class, reason, wait);
         let class = meters.class_name(self.class);
         self.tally.shadow.would_have_waited(class, reason, wait);
-        self.tally.twin.waited_in_force(class, reason, wait);
+        self.tally.twin.count_in_force(|shadow| shadow.would_have_waited(class, reason, wait));
     }
 
     fn would_have_refused(&self, reason: Reason) {
@@ -149,6 +149,6 @@ impl Counter {
         meters.count(&table::SHADOW_REFUSALS, self.class, &[reason.word()]);
         let class = meters.class_name(self.class);
         self.tally.shadow.would_have_refused(class, reason);
-        self.tally.twin.refused_in_force(class, reason);
+        self.tally.twin.count_in_force(|shadow| shadow.would_have_refused(class, reason));
     }
 }

@@ -117,13 +117,13 @@ impl CallContext {
 
     /// Plays the call's arrival at the gate's twin (a second limiter that tries out a candidate's
     /// limits), if there is one. The moment is that in the call log.
-    pub(crate) fn at_twin(&self, arrival: &Arrival<'_>) -> Option<Box<TwinCall>> {
+    pub(crate) fn at_twin(&self, arrival: &Arrival<'_>) -> Option<TwinCall> {
         self.config.options.gate.candidate.as_ref()?;
         Twin::arrive(&self.tally, &self.config, arrival, self.times.at_door.unwrap_or(self.times.arrived))
     }
 
     /// Keeps the twin's copy of the call until this call ends; `None` ends the copy now.
-    pub(crate) fn beside(&mut self, twin: Option<Box<TwinCall>>) {
+    pub(crate) fn beside(&mut self, twin: Option<TwinCall>) {
         if let Some(in_flight) = &mut self.in_flight {
             in_flight.twin = twin;
         }
@@ -135,7 +135,7 @@ impl CallContext {
             && let Some(sent) = self.times.sent
         {
             let after = self.times.upstream.unwrap_or_else(|| self.clock.now() - sent);
-            twin.answered(&TwinAnswer { answer, key, after, head: sent + after });
+            twin.answered(TwinAnswer { answer, key, after, head: sent + after });
         }
     }
 
@@ -151,7 +151,8 @@ impl CallContext {
         if let Some((reason, wait)) = waited {
             meters.waited(class, reason, wait);
             if self.config.options.gate.candidate.is_some() && self.held().is_some() {
-                self.tally.twin.waited_in_force(meters.class_name(class), reason, wait);
+                let class = meters.class_name(class);
+                self.tally.twin.count_in_force(|shadow| shadow.would_have_waited(class, reason, wait));
             }
         }
         meters.limited(class, waited.map_or(Duration::ZERO, |(_, wait)| wait), self.method.as_str());
@@ -228,7 +229,8 @@ impl CallContext {
         meters.limited(class, refusal.waited, self.method.as_str());
         self.tally.refused(meters.class_name(class), refusal, &self.call, self.caller);
         if self.config.options.gate.candidate.is_some() {
-            self.tally.twin.refused_in_force(meters.class_name(class), refusal.reason);
+            let class = meters.class_name(class);
+            self.tally.twin.count_in_force(|shadow| shadow.would_have_refused(class, refusal.reason));
         }
         if let Some(twin) = self.in_flight.as_mut().and_then(|in_flight| in_flight.twin.as_mut()) {
             twin.refused();

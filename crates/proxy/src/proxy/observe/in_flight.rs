@@ -17,7 +17,7 @@ pub(crate) struct InFlight {
     gauge: metrics::Gauge,
     line: Option<Box<PendingRecord>>,
     /// The copy of the call at the gate's twin.
-    pub(super) twin: Option<Box<TwinCall>>,
+    pub(super) twin: Option<TwinCall>,
 }
 
 /// A log line of a call not ended yet.

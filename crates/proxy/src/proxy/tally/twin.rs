@@ -8,18 +8,19 @@
 //! failure of the call's key, if that key is failing.
 //!
 //! Its memory is bounded like the limiter's: it stores the calls that wait, those under way at the
-//! gate, and at most [`LATER`] events of calls that it sends later than the gate did.
+//! gate, and at most [`LATER`] calls that it sends later than the gate did.
 
 mod limiter;
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use self::limiter::TwinLimiter;
+use self::limiter::{Fate, TwinLimiter};
 use super::Tally;
+use super::shadow::Shadow;
 use crate::api::{Answer, Key};
 use crate::clock::Clock;
-use crate::limit::{Arrival, ClassId, Preview, Reason, Receipt, Slot};
+use crate::limit::{Arrival, Preview};
 use crate::lock;
 use crate::moment::Moment;
 use crate::proxy::gate_config::GateConfig;
@@ -31,41 +32,13 @@ pub(crate) struct Twin(Mutex<Option<Box<TwinLimiter>>>);
 
 /// A call's copy at the twin. Dropping it reports the end of the call to the twin.
 #[derive(derive_more::Debug)]
-#[debug("TwinCall {:?}", twin)]
+#[debug("TwinCall {number:?}")]
 pub(crate) struct TwinCall {
     tally: Arc<Tally>,
     /// The start of this copy's twin: after a reload there may be a new twin.
     twin: Moment,
-    stage: TwinStage,
-}
-
-/// The stage of a call's copy at the twin.
-#[derive(Debug)]
-enum TwinStage {
-    /// The twin sent the call on arrival, like most calls. The copy is stored here.
-    Sent(SentCall),
-    /// The twin lets the call wait, or sent it later than the gate did. The copy is in the twin's
-    /// list.
-    Listed(TwinNumber),
-    Gone,
-}
-
-/// A call already sent by the twin.
-#[derive(Debug)]
-struct SentCall {
-    class: ClassId,
-    key: Option<Key>,
-    at: Moment,
-    /// The receipt for reporting the outcome; `None` once it is reported.
-    receipt: Option<Receipt>,
-    slot: Slot,
-}
-
-/// The number of a call, and its index in the twin's list.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct TwinNumber {
-    call: u64,
-    place: usize,
+    /// The call's number at the twin; `None` once the twin needs nothing more of the real call.
+    number: Option<usize>,
 }
 
 /// The upstream's answer to a call, for the twin.
@@ -103,23 +76,18 @@ impl Twin {
         config: &GateConfig,
         arrival: &Arrival<'_>,
         at: Moment,
-    ) -> Option<Box<TwinCall>> {
+    ) -> Option<TwinCall> {
         let arrive = |twin: &mut TwinLimiter| {
             // A call of another configuration has other classes.
-            let stage = if twin.generation == config.generation { twin.arrive(arrival, at) } else { None };
-            stage.map(|stage| Box::new(TwinCall { tally: Arc::clone(tally), twin: twin.since, stage }))
+            let number = if twin.generation == config.generation { twin.arrive(arrival, at) } else { None };
+            number.map(|_| TwinCall { tally: Arc::clone(tally), twin: twin.since, number })
         };
         tally.twin.with(arrive).flatten()
     }
 
-    /// Counts a wait under the gate's own limits (in shadow mode, a would-be wait).
-    pub(crate) fn waited_in_force(&self, class: &str, reason: Reason, wait: Duration) {
-        self.with(|twin| twin.in_force.would_have_waited(class, reason, wait));
-    }
-
-    /// Counts a refusal under the gate's own limits (in shadow mode, a would-be refusal).
-    pub(crate) fn refused_in_force(&self, class: &str, reason: Reason) {
-        self.with(|twin| twin.in_force.would_have_refused(class, reason));
+    /// Counts a wait or a refusal under the gate's own limits (in shadow mode, a would-be one).
+    pub(crate) fn count_in_force(&self, count: impl FnOnce(&Shadow)) {
+        self.with(|twin| count(&twin.in_force));
     }
 
     /// Returns the candidate's decision about a call arriving now, without sending it.
@@ -153,53 +121,28 @@ impl Twin {
 
 impl TwinCall {
     /// Reports the call's answer to the twin.
-    pub(crate) fn answered(&mut self, answer: &TwinAnswer) {
-        self.change(|twin, stage, _| match stage {
-            TwinStage::Sent(call) => {
-                twin.learned(call, answer);
-                if !twin.limits_slots {
-                    *stage = TwinStage::Gone; // it would only give its slot back
-                }
-            }
-            TwinStage::Listed(number) => twin.answered(*number, answer),
-            TwinStage::Gone => {}
-        });
+    pub(crate) fn answered(&mut self, answer: TwinAnswer) {
+        self.report(Fate::Answered(answer), |_| answer.head);
     }
 
     /// Reports a refusal of the call under the gate's own limits.
     pub(crate) fn refused(&mut self) {
-        self.change(|twin, stage, clock| {
-            if let TwinStage::Sent(call) = std::mem::replace(stage, TwinStage::Gone) {
-                *stage = TwinStage::Listed(twin.list(call));
-            }
-            if let TwinStage::Listed(number) = stage {
-                twin.refused(*number, clock.now());
-            }
-        });
+        self.report(Fate::Refused, Clock::now);
     }
 
-    /// Changes the call's copy, if the twin still exists.
-    fn change(&mut self, change: impl FnOnce(&mut TwinLimiter, &mut TwinStage, Clock)) {
-        let Self { tally, twin: since, stage } = self;
-        if matches!(stage, TwinStage::Gone) {
-            return;
+    fn report(&mut self, fate: Fate, at: impl FnOnce(&Clock) -> Moment) {
+        let Some(number) = self.number else { return };
+        let tally = &self.tally;
+        let report = |twin: &mut TwinLimiter| twin.since == self.twin && twin.report(number, fate, at(&tally.clock));
+        if tally.twin.with(report) != Some(true) {
+            self.number = None;
         }
-        tally.twin.with(|twin| {
-            if twin.since == *since {
-                change(twin, stage, tally.clock);
-            }
-        });
     }
 }
 
 impl Drop for TwinCall {
     fn drop(&mut self) {
-        self.change(|twin, stage, clock| match std::mem::replace(stage, TwinStage::Gone) {
-            // The clock is asked only if the moment matters.
-            TwinStage::Sent(call) => twin.over(call, || clock.now()),
-            TwinStage::Listed(number) => twin.ended(number, clock.now()),
-            TwinStage::Gone => {}
-        });
+        self.report(Fate::Ended, Clock::now);
     }
 }
 
@@ -249,7 +192,7 @@ mod tests {
         Key { object, collection: 1, facet: 1 }
     }
 
-    fn arrive(tally: &Arc<Tally>, config: &GateConfig, object: u64, at: u64) -> Option<Box<TwinCall>> {
+    fn arrive(tally: &Arc<Tally>, config: &GateConfig, object: u64, at: u64) -> Option<TwinCall> {
         let arrival = Arrival { key: Some(key(object)), group: Group::Short, ..Arrival::new(ClassId(1), FLOW) };
         Twin::arrive(tally, config, &arrival, ms(at))
     }
@@ -279,18 +222,10 @@ mod tests {
         // In force the calls leave at once, and their answers take 100 ms.
         let mut calls: Vec<_> = (0..3).map(|call| arrive(&tally, &config, call, call)).collect();
         for (at, call) in (0..).zip(calls.iter_mut().flatten()) {
-            call.answered(&answer(GOOD, at, at + 100));
+            call.answered(answer(GOOD, at, at + 100));
         }
-        let ended = |tally: &Tally, call: Option<Box<TwinCall>>, at| {
-            let mut call = call.expect("it goes or waits");
-            match std::mem::replace(&mut call.stage, TwinStage::Gone) {
-                TwinStage::Sent(sent) => tally.twin.with(|twin| twin.over(sent, || ms(at))),
-                TwinStage::Listed(number) => tally.twin.with(|twin| twin.ended(number, ms(at))),
-                TwinStage::Gone => None,
-            };
-        };
         for (at, call) in (0..).zip(calls) {
-            ended(&tally, call, at + 110);
+            call.expect("it goes or waits").report(Fate::Ended, |_| ms(at + 110));
         }
         assert_eq!(counts(&tally), [1, 0], "the second has had the slot since 110 ms");
         play(&tally, 219);
@@ -310,14 +245,10 @@ mod tests {
         });
         let tally = tally(&config);
         let mut first = arrive(&tally, &config, 1, 0).expect("it goes");
-        first.answered(&answer(BAD, 0, 5));
+        first.answered(answer(BAD, 0, 5));
         drop(first);
         let mut retry = arrive(&tally, &config, 1, 2000).expect("the delay is over");
-        tally.twin.with(|twin| {
-            let TwinStage::Sent(call) = std::mem::replace(&mut retry.stage, TwinStage::Gone) else { panic!("sent") };
-            let number = twin.list(call);
-            twin.refused(number, ms(2000));
-        });
+        retry.report(Fate::Refused, |_| ms(2000));
         assert!(arrive(&tally, &config, 1, 3500).is_none(), "two seconds after the second failure");
         assert_eq!(counts(&tally), [0, 1]);
         assert!(arrive(&tally, &config, 2, 3500).is_some(), "another object is well");
@@ -331,9 +262,10 @@ mod tests {
             let calls: Vec<_> = (0..10).map(|call| arrive(&tally, &config, call, at)).collect();
             drop(calls);
         }
-        let kept = tally.twin.with(|twin| twin.places()).expect("a candidate");
-        assert!(kept <= 10, "{kept} places for ten calls at once");
-        assert!(arrive(&tally, &config, 1, 5000).is_some_and(|call| matches!(call.stage, TwinStage::Sent(_))));
+        assert_eq!(tally.twin.with(|twin| twin.calls_held()), Some(0));
+        let waited = counts(&tally);
+        drop(arrive(&tally, &config, 1, 5000).expect("it goes"));
+        assert_eq!(counts(&tally), waited, "it goes at once");
     }
 
     #[test]

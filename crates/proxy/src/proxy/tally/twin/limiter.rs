@@ -5,7 +5,9 @@ use std::collections::{BinaryHeap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{LATER, SentCall, TwinAnswer, TwinNumber, TwinStage};
+use slab::Slab;
+
+use super::{LATER, TwinAnswer};
 use crate::api::{Answer, Group, Key, Outcome};
 use crate::limit::{Arrival, Claim, ClassId, Limiter, Permit, Policy, Preview, Reason, Receipt, Slot, Ticket, Verdict};
 use crate::moment::Moment;
@@ -21,54 +23,50 @@ pub(super) struct TwinLimiter {
     policy: Arc<Policy>,
     limiter: Limiter,
     /// True if the candidate limits calls in flight, so that a call may wait for a slot.
-    pub(super) limits_slots: bool,
+    limits_slots: bool,
     /// The number of the gate's current configuration.
     pub(super) generation: u64,
     pub(super) since: Moment,
     pub(super) calls: u64,
-    /// The number of calls ever put into the list.
-    listed: u64,
-    entries: Vec<TwinEntry>,
-    /// The free indexes in `entries`.
-    free: Vec<usize>,
+    entries: Slab<TwinEntry>,
     /// The waiting calls.
-    tickets: HashMap<Ticket, TwinNumber>,
-    /// Future events of calls sent later by the twin than by the gate.
-    later: BinaryHeap<Reverse<(Moment, TwinNumber)>>,
+    tickets: HashMap<Ticket, usize>,
+    /// Future events of calls sent later by the twin than by the gate, at most one of each call.
+    later: BinaryHeap<Reverse<(Moment, usize)>>,
     /// The upstream's recent response time, for each class.
     usual: Vec<Duration>,
     pub(super) in_force: Shadow,
     pub(super) candidate: Shadow,
 }
 
-/// A call in the list. It stays there until it has ended both at the gate and at the twin.
+/// A call at the twin. It stays there until it has ended both at the gate and at the twin.
 #[derive(Debug)]
 struct TwinEntry {
-    number: TwinNumber,
     class: ClassId,
     key: Option<Key>,
     stage: Stage,
-    fate: Fate,
-    /// The duration of the real response body, once it has ended.
+    fate: Option<Fate>,
+    /// The duration of the real response body, once the real call has ended.
     body: Option<Duration>,
 }
 
-/// The stage of a listed call.
+/// The stage of a call at the twin.
 #[derive(Debug)]
 enum Stage {
     Waits(Ticket),
-    Sent(SentCall),
+    Sent { at: Moment, receipt: Receipt, slot: Slot },
     Answered { at: Moment, slot: Slot },
     Gone,
 }
 
 /// What has become of the real call, at the gate.
 #[derive(Clone, Copy, Debug)]
-enum Fate {
-    UnderWay,
+pub(super) enum Fate {
     Answered(TwinAnswer),
     /// The gate refused it, so there is no answer.
     Refused,
+    /// It ended: with its body, or before it was answered.
+    Ended,
 }
 
 // === impl TwinLimiter ===
@@ -88,9 +86,7 @@ impl TwinLimiter {
             generation: config.generation,
             since: now,
             calls: 0,
-            listed: 0,
-            entries: Vec::new(),
-            free: Vec::new(),
+            entries: Slab::new(),
             tickets: HashMap::new(),
             later: BinaryHeap::new(),
             in_force: Shadow::default(),
@@ -98,115 +94,55 @@ impl TwinLimiter {
         })
     }
 
-    /// Plays a call's arrival. Returns the call's copy; `None` if the candidate refuses it.
-    pub(super) fn arrive(&mut self, arrival: &Arrival<'_>, now: Moment) -> Option<TwinStage> {
+    /// Plays a call's arrival. Returns the call's number; `None` if the candidate refuses it.
+    pub(super) fn arrive(&mut self, arrival: &Arrival<'_>, now: Moment) -> Option<usize> {
         self.play(now);
         self.calls += 1;
         let Arrival { class, key, .. } = *arrival;
+        let number = self.entries.vacant_key();
         let stage = match self.limiter.arrive(arrival, now) {
-            Verdict::Admit(permit) => Some(TwinStage::Sent(sent(permit, class, key, now))),
+            Verdict::Admit(permit) => Some(sent(permit, now)),
             Verdict::Wait(ticket) => {
-                let number = self.enlist(class, key, Stage::Waits(ticket));
                 self.tickets.insert(ticket, number);
-                Some(TwinStage::Listed(number))
+                Some(Stage::Waits(ticket))
             }
             Verdict::Refuse(refusal) => {
-                self.refused_by(class, refusal.reason);
+                self.count(class, refusal.reason, None);
                 None
             }
         };
+        let number = stage.map(|stage| self.entries.insert(TwinEntry { class, key, stage, fate: None, body: None }));
         self.claim(now);
-        stage
-    }
-
-    /// Moves a call sent by the twin on arrival into the list.
-    pub(super) fn list(&mut self, call: SentCall) -> TwinNumber {
-        self.enlist(call.class, call.key, Stage::Sent(call))
-    }
-
-    fn enlist(&mut self, class: ClassId, key: Option<Key>, stage: Stage) -> TwinNumber {
-        self.listed += 1;
-        let number = TwinNumber { call: self.listed, place: self.free.pop().unwrap_or(self.entries.len()) };
-        let entry = TwinEntry { number, class, key, stage, fate: Fate::UnderWay, body: None };
-        match self.entries.get_mut(number.place) {
-            Some(place) => *place = entry,
-            None => self.entries.push(entry),
-        }
         number
     }
 
-    /// Records the answer to a call sent by the twin on arrival.
-    pub(super) fn learned(&mut self, call: &mut SentCall, answer: &TwinAnswer) {
-        self.play(answer.head);
-        self.took(call.class, answer.after);
-        if let Some(receipt) = call.receipt.take() {
-            self.learn(receipt, Fate::Answered(*answer), None, answer.head);
-        }
-        self.claim(answer.head);
-    }
-
-    /// Ends a call sent by the twin on arrival.
-    pub(super) fn over(&mut self, mut call: SentCall, now: impl FnOnce() -> Moment) {
-        let is_idle = self.tickets.is_empty() && self.later.is_empty();
-        let now = if is_idle { Moment::ZERO } else { now() };
+    /// Records what has become of the real call. Returns true if its end will matter, too.
+    pub(super) fn report(&mut self, number: usize, fate: Fate, now: Moment) -> bool {
         self.play(now);
-        if let Some(receipt) = call.receipt.take() {
-            self.learn(receipt, LEFT, None, now);
-        }
-        self.limiter.release(call.slot, now);
-        self.claim(now);
-    }
-
-    fn took(&mut self, class: ClassId, after: Duration) {
-        if let Some(usual) = self.usual.get_mut(usize::from(class.0)) {
-            *usual = (*usual * 15 + after) / 16;
-        }
-    }
-
-    /// Records the real answer to a call in the list.
-    pub(super) fn answered(&mut self, number: TwinNumber, answer: &TwinAnswer) {
-        self.play(answer.head);
-        let Some(entry) = self.entry(number) else { return };
-        entry.fate = Fate::Answered(*answer);
-        let class = entry.class;
-        self.took(class, answer.after);
-        self.go_on(number, answer.head);
-        self.claim(answer.head);
-    }
-
-    /// Records a refusal, under the gate's own limits, of a call in the list.
-    pub(super) fn refused(&mut self, number: TwinNumber, now: Moment) {
-        self.play(now);
-        let Some(entry) = self.entry(number) else { return };
-        (entry.fate, entry.body) = (Fate::Refused, Some(Duration::ZERO));
-        self.go_on(number, now);
-        self.claim(now);
-    }
-
-    /// Records the end of the real call: with its body, or before it was answered.
-    pub(super) fn ended(&mut self, number: TwinNumber, now: Moment) {
-        self.play(now);
-        let Some(entry) = self.entry(number) else { return };
-        match (entry.fate, &entry.stage) {
-            (Fate::Answered(TwinAnswer { head, .. }), stage) => {
-                let is_next = matches!(stage, Stage::Answered { .. });
-                entry.body = Some(now - head);
-                if !is_next {
-                    return;
-                }
+        let Some(entry) = self.entries.get_mut(number) else { return false };
+        let is_due_later = matches!(entry.stage, Stage::Sent { .. }) && entry.fate.is_some();
+        match (fate, entry.fate, &entry.stage) {
+            (Fate::Ended, Some(Fate::Answered(TwinAnswer { head, .. })), _) => entry.body = Some(now - head),
+            (Fate::Answered(TwinAnswer { after, .. }), ..) => {
+                entry.fate = Some(fate);
+                // Without slots, the end of the body changes nothing.
+                entry.body = (!self.limits_slots).then_some(Duration::ZERO);
+                let usual = self.usual.get_mut(usize::from(entry.class.0));
+                usual.into_iter().for_each(|usual| *usual = (*usual * 15 + after) / 16);
             }
-            (Fate::Refused, _) => return,
-            // Its client has left, or there was no connection.
-            (Fate::UnderWay, Stage::Waits(ticket)) => {
-                let ticket = *ticket;
-                self.tickets.remove(&ticket);
-                self.limiter.leave(ticket, now);
-                self.remove(number);
+            (Fate::Ended, _, Stage::Waits(ticket)) => {
+                self.tickets.remove(ticket);
+                self.limiter.leave(*ticket, now);
+                (entry.stage, entry.body) = (Stage::Gone, Some(Duration::ZERO));
             }
-            (Fate::UnderWay, _) => (entry.fate, entry.body) = (LEFT, Some(Duration::ZERO)),
+            (Fate::Ended | Fate::Refused, ..) => (entry.fate, entry.body) = (Some(fate), Some(Duration::ZERO)),
         }
-        self.go_on(number, now);
+        let has_end = entry.body.is_none();
+        if !is_due_later {
+            self.go_on(number, now);
+        }
         self.claim(now);
+        has_end
     }
 
     /// Returns the candidate's decision about a call arriving now, without sending it.
@@ -246,79 +182,72 @@ impl TwinLimiter {
                 continue;
             }
             let Some(number) = self.tickets.remove(&ticket) else { continue };
-            let Some(entry) = self.entry(number) else { continue };
+            let Some(entry) = self.entries.get_mut(number) else { continue };
             let class = entry.class;
+            entry.stage = Stage::Gone;
             match claim {
                 Claim::Permit(permit) => {
                     let waited = permit.waited();
-                    entry.stage = Stage::Sent(sent(permit, class, entry.key, now));
-                    waited.into_iter().for_each(|(reason, wait)| self.waited_for(class, reason, wait));
-                    self.go_on(number, now);
+                    entry.stage = sent(permit, now);
+                    waited.into_iter().for_each(|(reason, wait)| self.count(class, reason, Some(wait)));
                 }
-                Claim::Refused(refusal) => {
-                    self.refused_by(class, refusal.reason);
-                    self.remove(number);
-                }
-                Claim::Unconnected | Claim::Waiting => self.remove(number),
+                Claim::Refused(refusal) => self.count(class, refusal.reason, None),
+                Claim::Unconnected | Claim::Waiting => {}
             }
+            self.go_on(number, now);
         }
     }
 
-    /// Moves a call to its next stages, as far as the real call's outcome is known. A stage in the
-    /// future becomes an event.
-    fn go_on(&mut self, number: TwinNumber, now: Moment) {
-        let Some(entry) = self.entry(number) else { return };
-        let class = usize::from(entry.class.0);
-        let due = match (&entry.stage, entry.fate, entry.body) {
-            (Stage::Sent(call), Fate::Answered(answer), _) => call.at + answer.after,
-            (Stage::Sent(call), Fate::Refused, _) => call.at + self.usual.get(class).copied().unwrap_or(USUAL),
-            (Stage::Answered { at, .. }, _, Some(body)) => *at + body,
-            (Stage::Waits(_) | Stage::Sent(_) | Stage::Answered { .. } | Stage::Gone, ..) => return,
-        };
-        if due > now && self.later.len() < LATER {
-            return self.later.push(Reverse((due, number)));
-        }
-        let Some(entry) = self.entry(number) else { return };
-        match std::mem::replace(&mut entry.stage, Stage::Gone) {
-            Stage::Sent(SentCall { receipt, slot, .. }) => {
-                entry.stage = Stage::Answered { at: now, slot };
-                let fate = entry.fate;
-                let key = entry.key;
-                if let Some(receipt) = receipt {
+    /// Moves a call to its next stages, as far as the real call's outcome is known, and removes it at
+    /// the end. A stage in the future becomes an event.
+    fn go_on(&mut self, number: usize, now: Moment) {
+        while let Some(entry) = self.entries.get_mut(number) {
+            let usual = || self.usual.get(usize::from(entry.class.0)).copied().unwrap_or(USUAL);
+            let due = match (&entry.stage, entry.fate, entry.body) {
+                (Stage::Sent { at, .. }, Some(Fate::Answered(answer)), _) => *at + answer.after,
+                (Stage::Sent { at, .. }, Some(Fate::Refused), _) => *at + usual(),
+                (Stage::Sent { .. }, Some(Fate::Ended), _) | (Stage::Gone, _, Some(_)) => now,
+                (Stage::Answered { at, .. }, _, Some(body)) => *at + body,
+                (Stage::Waits(_) | Stage::Sent { .. } | Stage::Answered { .. } | Stage::Gone, ..) => return,
+            };
+            if due > now && self.later.len() < LATER {
+                return self.later.push(Reverse((due, number)));
+            }
+            match std::mem::replace(&mut entry.stage, Stage::Gone) {
+                Stage::Sent { receipt, slot, .. } => {
+                    entry.stage = Stage::Answered { at: now, slot };
+                    let (fate, key) = (entry.fate, entry.key);
                     self.learn(receipt, fate, key, now);
                 }
-                self.go_on(number, now);
+                Stage::Answered { slot, .. } => self.limiter.release(slot, now),
+                Stage::Waits(_) | Stage::Gone => drop(self.entries.remove(number)),
             }
-            Stage::Answered { slot, .. } => {
-                self.limiter.release(slot, now);
-                self.remove(number);
-            }
-            Stage::Waits(_) | Stage::Gone => {}
         }
     }
 
     /// Reports the outcome of a call to the limiter.
-    fn learn(&mut self, receipt: Receipt, fate: Fate, of: Option<Key>, now: Moment) {
-        let (answer, key) = match fate {
-            Fate::Answered(TwinAnswer { answer, key, .. }) => (answer, key.filter(|_| receipt.key().is_none())),
-            Fate::UnderWay | Fate::Refused => {
-                let failing = of.and_then(|key| self.limiter.keys().find(&key, now));
-                let again = failing.map(|(_, state)| Answer::new(Outcome::Failure, state.last_status));
-                (again.unwrap_or(NOTHING), None)
+    fn learn(&mut self, receipt: Receipt, fate: Option<Fate>, key: Option<Key>, now: Moment) {
+        let failing = || key.and_then(|key| self.limiter.keys().find(&key, now));
+        let answer = match fate {
+            Some(Fate::Answered(TwinAnswer { answer, .. })) => answer,
+            Some(Fate::Refused) => {
+                failing().map_or(NOTHING, |(_, state)| Answer::new(Outcome::Failure, state.last_status))
             }
+            Some(Fate::Ended) | None => NOTHING,
         };
-        let receipt = match key {
-            Some(_) => Err(receipt),
-            None => receipt.settle(self.limiter.keys(), answer),
+        let late_key = match fate {
+            Some(Fate::Answered(TwinAnswer { key, .. })) if receipt.key().is_none() => key,
+            _ => None,
         };
+        let receipt = if late_key.is_some() { Err(receipt) } else { receipt.settle(self.limiter.keys(), answer) };
         if let Err(receipt) = receipt {
-            self.limiter.finish(receipt, answer, key, &String::new, now);
+            self.limiter.finish(receipt, answer, late_key, &String::new, now);
         }
     }
 
-    /// Returns the size of the list, free indexes included.
+    /// Returns the number of calls that have not ended at the twin.
     #[cfg(test)]
-    pub(super) fn places(&self) -> usize {
+    pub(super) fn calls_held(&self) -> usize {
         self.entries.len()
     }
 
@@ -328,38 +257,27 @@ impl TwinLimiter {
         self.limiter.overview(now).slots.used
     }
 
-    fn waited_for(&self, class: ClassId, reason: Reason, wait: Duration) {
-        let class = self.name(class);
-        self.candidate.would_have_waited(class, reason, wait);
-        table::CANDIDATE_WAIT_SECONDS.histogram(&[&self.gate, class, reason.word()]).record(wait.as_secs_f64());
-    }
-
-    fn refused_by(&self, class: ClassId, reason: Reason) {
-        let class = self.name(class);
-        self.candidate.would_have_refused(class, reason);
-        table::CANDIDATE_REFUSALS.counter(&[&self.gate, class, reason.word()]).increment(1);
-    }
-
-    fn name(&self, class: ClassId) -> &str {
-        self.policy.classes.get(usize::from(class.0)).map_or("other", |class| &class.name)
-    }
-
-    fn entry(&mut self, number: TwinNumber) -> Option<&mut TwinEntry> {
-        self.entries.get_mut(number.place).filter(|entry| entry.number == number)
-    }
-
-    /// Removes a call from the list.
-    fn remove(&mut self, number: TwinNumber) {
-        if let Some(entry) = self.entry(number) {
-            entry.number.call = 0;
-            self.free.push(number.place);
+    /// Counts the candidate's decision about a call that does not go at once: its wait, or `None` for
+    /// a refusal.
+    fn count(&self, class: ClassId, reason: Reason, wait: Option<Duration>) {
+        let class = self.policy.classes.get(usize::from(class.0)).map_or("other", |class| &class.name);
+        let labels: [&str; 3] = [&self.gate, class, reason.word()];
+        match wait {
+            Some(wait) => {
+                self.candidate.would_have_waited(class, reason, wait);
+                table::CANDIDATE_WAIT_SECONDS.histogram(&labels).record(wait.as_secs_f64());
+            }
+            None => {
+                self.candidate.would_have_refused(class, reason);
+                table::CANDIDATE_REFUSALS.counter(&labels).increment(1);
+            }
         }
     }
 }
 
-fn sent(permit: Permit, class: ClassId, key: Option<Key>, at: Moment) -> SentCall {
+fn sent(permit: Permit, at: Moment) -> Stage {
     let (_, receipt, slot) = permit.admit(());
-    SentCall { class, key, at, receipt: Some(receipt), slot }
+    Stage::Sent { at, receipt, slot }
 }
 
 /// The random seed. A replay uses the same one, so that both draw the same delays.
@@ -372,5 +290,3 @@ const USUAL: Duration = Duration::from_millis(10);
 const AT_ONCE: usize = 80;
 /// The outcome if nothing was learned about the upstream.
 const NOTHING: Answer = Answer::new(Outcome::Abandoned, None);
-/// The outcome of a real call without an answer.
-const LEFT: Fate = Fate::Answered(TwinAnswer { answer: NOTHING, key: None, after: Duration::ZERO, head: Moment::ZERO });
