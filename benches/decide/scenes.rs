@@ -42,7 +42,7 @@ pub(crate) const SCENES: &[Scene] = &[
     scene("driven",           "the same, with what the proxy asks after each operation",                   Some(2_300),  driven),
     scene("shared",           "the same, with a bucket that gates share, whose tokens are held",              None,         shared),
     scene("asked",            "the same, with the questions for these tokens, and the answers",               None,         asked),
-    scene("counted",          "what a call of an object costs more where hot objects are named",           Some(250),    counted),
+    scene("counted",          "what a call of an object costs more where hot objects are named",           Some(220),    counted),
     scene("healthy_1",        "a call of a healthy key beside 1 failing",                                  None,         || healthy(1)),
     scene("healthy_10k",      "a call of a healthy key beside 10,000 failing",                             Some(1_800),  || healthy(10_000)),
     scene("healthy_1m",       "a call of a healthy key beside 1,000,000 failing",                          None,         || healthy(1_000_000)),

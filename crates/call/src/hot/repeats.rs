@@ -74,7 +74,7 @@ impl Repeats {
 
     /// Returns true if at least half of the calls were in vain, as far as it is known.
     pub(super) fn is_mostly_in_vain(&self) -> bool {
-        self.in_vain >= IN_VAIN && self.in_vain * 2 >= self.judged
+        self.in_vain >= IN_VAIN && self.in_vain * 2 + 1 >= self.judged
     }
 
     /// Returns true if in some minute a call came nearly each second.
@@ -93,7 +93,9 @@ impl Repeats {
         let is_old = now - self.from > Duration::from_secs(2 * HOUR);
         if is_old {
             self.from += (now - self.from) / 2;
-            [&mut self.calls, &mut self.judged, &mut self.in_vain].into_iter().for_each(|count| *count /= 2);
+            [&mut self.calls, &mut self.judged, &mut self.in_vain]
+                .into_iter()
+                .for_each(|count| *count = count.div_ceil(2));
         }
         is_old
     }
