@@ -369,6 +369,7 @@ const HEADERS: &[(&str, &str)] = &[
     ("AUTHORIZATION", "splits limits by credential, 1,000 of them apart; the refund of a 304, above"),
     ("CACHE_CONTROL", "keeps its call from being answered with a kept or shared answer"),
     ("CONNECTION", "`Upgrade`, above"),
+    ("CONTENT_ENCODING", "of answers"),
     ("CONTENT_LENGTH", "bodies past 64 KiB, above"),
     ("CONTENT_TYPE", "apply patches and gRPC, above; the form of a body that is read for its action"),
     ("COOKIE", "is not shown"),

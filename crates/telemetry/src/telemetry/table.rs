@@ -290,6 +290,7 @@ mod tests {
             "kind",
             "rule",
             "host",
+            "cluster",
             "bucket",
             "scope",
             "signal",
