@@ -383,7 +383,7 @@ impl World {
                     self.calls[call].life = Life::Waiting(ticket);
                     self.calls[call].came_back = true;
                 }
-                return;
+                return self.drain(); // others may have had their turn meanwhile
             }
             Claim::Refused(refusal) => {
                 if noted {
