@@ -229,7 +229,7 @@ fn a_prometheus_scrapes_what_the_manual_says_and_nothing_else() {
     let free = || TcpListener::bind((address, 0)).and_then(|it| it.local_addr()).expect("a port");
     let (admin, upstream) = (free(), bad_days());
     let gates = [free_port(), free_port(), free_port()];
-    let (egress, known) = (free_port(), free_port());
+    let [egress, known, hub] = [free_port(), free_port(), free_port()];
     let (token, socket) = (file("token", "s3cret\n"), folder.path().join("control.sock"));
     let calls = folder.path().join("calls.jsonl");
     let tight = "bucket = { rate = 40, burst = 2 }\nqueue = { max_wait = \"100ms\" }\n";
@@ -243,11 +243,13 @@ fn a_prometheus_scrapes_what_the_manual_says_and_nothing_else() {
          [stores.nowhere]\nurl = \"unix:/nowhere\"\n[otlp]\nendpoint = \"http://127.0.0.1:9\"\n\
          [egress]\nlisten = \"127.0.0.1:{egress}\"\nca.write_to = {:?}\n[gates.aws]\npreset = \"aws\"\nintercept = true\nconnect_to = {{ {EC2:?} = \"127.0.0.1:9\" }}\n\
          [gates.known]\nkind = \"http\"\nupstream = \"http://127.0.0.1:{upstream}\"\nlisten = \"127.0.0.1:{known}\"\n\
-         clients = {{ tokens = \"review\", api = \"kubeconfig\" }}\n",
+         clients = {{ tokens = \"review\", api = \"kubeconfig\" }}\n\
+         [gates.hub]\nclusters = {:?}\nlisten = \"127.0.0.1:{hub}\"\n",
         gates[0],
         gates[1],
         gates[2],
-        folder.path().join("trust")
+        folder.path().join("trust"),
+        folder.path().join("kubeconfig")
     );
     let path = file("tidegate.toml", &config);
     // An API server that cannot be asked who calls.
@@ -276,6 +278,7 @@ fn a_prometheus_scrapes_what_the_manual_says_and_nothing_else() {
     load(gates);
     let stranger = "GET / HTTP/1.1\r\nHost: localhost\r\nTidegate-Client-Token: t\r\nConnection: close\r\n\r\n";
     drop(fetch(SocketAddr::from(([127, 0, 0, 1], known)), stranger));
+    drop(fetch(SocketAddr::from(([127, 0, 0, 1], hub)), &stranger.replace("GET /", "GET /c/a/api")));
     for request in
         [format!("GET http://{EC2}/ HTTP/1.1\r\nHost: {EC2}\r\nConnection: close\r\n\r\n"), LEADS_NOWHERE.to_owned()]
     {

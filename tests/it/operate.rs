@@ -267,7 +267,7 @@ fn who_asks_over_loopback_sees_names_wherever_the_admin_port_listens() {
     for field in ["status", "failures", "failed_at_ms", "next_at_ms"] {
         assert_eq!(nameless[field], key[field], "{field} is no name");
     }
-    assert!(!far.to_string().contains("bad"), "{far}");
+    assert!(!far.to_string().contains("prod"), "{far}");
 }
 
 const KUBECONFIG: &str = "\
