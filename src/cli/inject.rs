@@ -130,7 +130,9 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
     }
     // Nothing is printed, because the next command of a pipe would apply it.
     if !edited.refused.is_empty() {
-        return Err(anyhow!("{from}: the sidecar cannot be added everywhere; nothing was written").into());
+        return Err(
+            anyhow!("{from}: the sidecar cannot be added to all workloads (see above); nothing was written").into()
+        );
     }
     if edited.changed.is_empty() {
         let done = if options.uninject { "has no injected sidecar" } else { "has no workload to add the sidecar to" };

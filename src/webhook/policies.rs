@@ -19,7 +19,7 @@ pub struct Policies {
     check: Check,
 }
 
-/// What a policy makes of a pod.
+/// The sidecar that a policy chooses for a pod: its mode and settings.
 pub(super) struct Decision {
     /// The policy, as text.
     pub(super) by: String,

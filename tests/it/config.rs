@@ -193,7 +193,7 @@ fn the_pace_of_an_object_must_make_sense() {
         ("per_key = 0", format!("f.toml:3:11: {at}: is 0, expected a table, or \"off\"")),
         (
             "per_key.writes = \"off\"",
-            format!("f.toml:3:1: {at}: limits nothing, expected a rate of writes or reads, or per_key = \"off\""),
+            format!("f.toml:3:1: {at}: has no rate; set one for writes or reads, or per_key = \"off\""),
         ),
         (
             "classes = [{ name = \"default\", per_key = { writes = 0 } }]",
@@ -436,7 +436,7 @@ fn classes_must_fit_together() {
         ),
         (
             class("name = \"a\"\nmatch = {}\nwithin = \"default\""),
-            "f.toml:6:10: gates.kubernetes.classes[0].within: is \"default\", which must have a bucket",
+            "f.toml:6:10: gates.kubernetes.classes[0].within: is \"default\", which has no bucket: give it one",
         ),
         (
             class("name = \"a\"\nmatch = {}\nlane = \"exempt\"\nbucket = { rate = 1, burst = 1 }"),

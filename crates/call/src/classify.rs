@@ -185,8 +185,8 @@ impl Rules {
         Self { splits: CallerSplits { of_gate, ..splits }, ..self }
     }
 
-    /// Sets whether writes go one at a time only for objects whose changes the provider takes one
-    /// at a time (a zone of Route 53).
+    /// If true, only writes of objects that the provider itself changes one at a time (a zone of
+    /// Route 53) go one at a time; if false, those of every object.
     pub fn with_only_serial_writes(self, only_serial_writes: bool) -> Self {
         Self { only_serial_writes, ..self }
     }

@@ -155,7 +155,7 @@ impl<'a> TreeReader<'a> {
                 self.grow(size, at)?;
                 return Ok(node);
             }
-            other => return Err(self.wrong(at, format!("expected a value, found {other:?}"))),
+            other => return Err(self.wrong(at, format!("expected a scalar, a list or a mapping, found {other:?}"))),
         };
         if anchor != 0 {
             self.anchors.insert(anchor, (node.clone(), self.nodes - before));

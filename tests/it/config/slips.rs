@@ -346,7 +346,7 @@ fn a_pattern_that_nothing_can_match_says_what_it_should_be() {
     for (pattern, expected) in [
         ("resources = [\"deployments.apps\"]", "expected a resource such as \"pods\"; put its group into groups"),
         ("resources = [\"*.apps\"]", "put its group into groups"),
-        ("resources = [\"Pods\"]", "expected a resource as paths have it, in lower case and plural"),
+        ("resources = [\"Pods\"]", "expected a resource as in API paths, in lower case and plural"),
         ("groups = [\"apps\"], resources = [\"Deployment\"]", "in lower case and plural"),
         ("groups = [\"apps/v1\"]", "expected a group without its version, such as \"apps\""),
         ("groups = [\"v1\"]", "which is a version, not a group; the core group is \"\""),

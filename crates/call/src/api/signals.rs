@@ -128,7 +128,8 @@ pub enum Reach {
     All,
 }
 
-/// Returns true if the body may say more than the head, and can be read.
+/// Returns true if an answer's body may hold a rate-limit signal that its head lacks, and has an
+/// encoding that can be read.
 pub fn wants_body(honoured: Signals, status: StatusCode, headers: &HeaderMap) -> bool {
     let could = honoured.iter().any(|signal| match signal {
         Signal::Aws => aws::wants_body(status, headers),

@@ -108,7 +108,8 @@ impl CallerSplits {
     }
 }
 
-/// The settings for telling upstream quotas, and so their pauses, apart.
+/// The settings that decide which quota of the upstream a call counts against. A pause holds only
+/// calls of the same quota.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct QuotaRules {
     /// The calls a pause applies to.
@@ -130,7 +131,7 @@ pub(super) fn client_number(client: &str, hasher: &Salt) -> u64 {
 // === impl CallerFacts ===
 
 impl CallerFacts<'_> {
-    /// Returns the hash to split limits by, made with the process's salt.
+    /// Returns a hash of the caller's identity to split limits by, made with the process's salt.
     pub(super) fn identity(&self, per: Per) -> u64 {
         match self.terms(per) {
             _ if per == Per::Client => 0, // not in the request: see `ClassifiedCall::of_client`
@@ -139,7 +140,7 @@ impl CallerFacts<'_> {
         }
     }
 
-    /// Returns the hash to split limits by, the same in every process.
+    /// Returns a hash of the caller's identity to split limits by, the same in every process.
     fn identity_everywhere(&self, per: Per) -> u64 {
         let mut number = Everywhere::new(per.word());
         let terms = self.terms(per);

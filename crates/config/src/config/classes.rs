@@ -280,7 +280,7 @@ fn check_within(class: &Class<'_>, classes: &[Class<'_>]) {
     };
     if outer.policy.bucket.is_none() && outer.within.is_none() {
         let bucket = outer.at.at("bucket");
-        class.at.at("within").given(&[&bucket]).problem(format!("is {within:?}, which must have a bucket"));
+        class.at.at("within").given(&[&bucket]).problem(format!("is {within:?}, which has no bucket: give it one"));
     }
     let mut chain = vec![class.name()];
     let mut next = Some(outer);

@@ -51,7 +51,7 @@ pub(super) fn per_key(at: &Cursor<'_>, gate: Option<PerKey>) -> Option<PerKey> {
     let enforce = at.get("enforce", usual.enforce);
     if at.is_table() && writes.is_none() && reads.is_none() {
         let given = [&at.at("writes"), &at.at("reads")];
-        at.given(&given).problem("limits nothing, expected a rate of writes or reads, or per_key = \"off\"");
+        at.given(&given).problem("has no rate; set one for writes or reads, or per_key = \"off\"");
     }
     at.has_effect().then_some(PerKey { writes, reads, burst, enforce })
 }

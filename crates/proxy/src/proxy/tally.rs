@@ -44,7 +44,7 @@ pub(crate) struct Tally {
     pub(crate) callers: Callers,
     pub(crate) latency: Latency,
     lately: Mutex<Lately>,
-    /// The upstream's own quotas.
+    /// The upstream's quotas, as its answers last gave them.
     pub(crate) quotas: Quotas,
     /// The objects called too often, or in vain.
     pub(crate) hot: Hot,

@@ -25,7 +25,7 @@ pub struct Builtin {
     /// The settable parameters, with their defaults: `key=value`, separated by spaces.
     pub parameters: &'static str,
     picture: Picture,
-    /// The scenario and its limits, with the names of numbers in braces.
+    /// The text of the scenario and its limits, with placeholders such as `{name}` for its numbers.
     text: &'static str,
 }
 

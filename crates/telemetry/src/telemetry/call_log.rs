@@ -199,7 +199,9 @@ impl CallLog {
             }
         };
         if tokio::time::timeout(PATIENCE, flush).await.is_err() {
-            tracing::error!("the call log is too slow to write: its last lines are lost");
+            tracing::error!(
+                "the call log could not be written in five seconds at the end: its last lines are lost; check its volume"
+            );
         }
     }
 }

@@ -179,5 +179,5 @@ fn system_roots() -> Result<RootCertStore, TlsError> {
 /// The time between two checks of the files. Changes take effect within a minute, including the few
 /// seconds until old connections close.
 const CHECK_EVERY: Duration = Duration::from_secs(30);
-/// The shortest time between two checks after connection errors: these may be frequent.
+/// The shortest time between two checks of the files when connections fail, which may be often.
 const AFTER_INVALIDATION: Duration = Duration::from_secs(1);

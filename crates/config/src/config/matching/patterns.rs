@@ -27,7 +27,7 @@ pub(super) fn check_resources(matcher: &Matcher, at: &Cursor<'_>) {
         if resource.contains('.') {
             return Some(format!("expected a resource such as \"pods\"; put its group into groups{METRICS}"));
         }
-        has_upper(resource).then(|| format!("expected a resource as paths have it, in lower case and plural{METRICS}"))
+        has_upper(resource).then(|| format!("expected a resource as in API paths, in lower case and plural{METRICS}"))
     });
     at.check_each("namespaces", matcher.get(PatternList::Namespaces), |namespace| {
         let fits = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'*');
@@ -43,7 +43,7 @@ pub(super) fn check_resources(matcher: &Matcher, at: &Cursor<'_>) {
         // Servers behind the aggregator may have others, in any case.
         let lower = subresource.to_lowercase();
         let is_slip = !names_metrics && has_upper(subresource) && SUBRESOURCES.contains(&lower.as_str());
-        is_slip.then(|| format!("expected a subresource as paths have it{}", did_you_mean(&lower, SUBRESOURCES)))
+        is_slip.then(|| format!("expected a subresource as in API paths{}", did_you_mean(&lower, SUBRESOURCES)))
     });
 }
 

@@ -27,7 +27,7 @@ words! {
         Direct = "direct",
         /// The host leads back to this process.
         Itself = "itself",
-        /// The head is not one a client of a proxy sends.
+        /// The request is no valid request to a proxy.
         Malformed = "malformed",
         /// The address gives out the machine's credentials.
         Metadata = "metadata",

@@ -24,7 +24,7 @@ pub struct CallerTotals {
     pub throttled: u64,
     /// Calls answered with a 5xx.
     pub failed: u64,
-    /// The length of their lines in the log.
+    /// The length of this caller's lines in the log, in bytes.
     pub bytes: u64,
     /// The most calls in one second, without leases and watches.
     pub peak: usize,

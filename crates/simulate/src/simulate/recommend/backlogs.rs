@@ -34,7 +34,7 @@ struct RateBacklog {
 pub struct CurvePoint {
     /// The rate, in tokens per 100 seconds.
     pub rate: u32,
-    /// The burst, the smallest for this rate.
+    /// The smallest burst with which no call waits too long at this rate.
     pub burst: u64,
 }
 
