@@ -112,15 +112,17 @@ impl Adaptive {
         let answered = now.count.saturating_sub(first.count) as f64 / time;
         self.first = Some(now);
         let in_flight = f64::from(now.in_flight);
-        let took = in_flight / answered;
+        // A gate without calls in flight has left the upstream no queue, and shows nothing of its speed.
+        let is_idle = first.in_flight == 0 || now.in_flight == 0;
+        let took = if is_idle { f64::INFINITY } else { in_flight / answered };
         let Some(shortest) = self.shortest else {
             self.good = self.good.max(answered * GOOD).min(self.full);
-            self.shortest = (now.in_flight >= first.in_flight).then_some(took);
+            self.shortest = (is_idle || now.in_flight >= first.in_flight).then_some(took);
             return false;
         };
         self.shortest = Some(shortest.min(took));
         let before = self.rate;
-        if in_flight > 2.0 * shortest * answered + CHANCE {
+        if !is_idle && in_flight > 2.0 * shortest * answered + CHANCE {
             self.good = (answered * KEPT).max(before * GOOD).max(self.low).min(before);
             self.rate = self.good;
             self.recovered_for = Duration::from_secs_f64(self.back());
@@ -312,6 +314,16 @@ mod tests {
         assert_near(&rate, 46.0 * 0.92);
         answer(&mut rate, 7, &[10, 33]);
         assert_near(&rate, 40.0 * 0.97);
+    }
+
+    #[test]
+    fn idle_times_are_no_measure_of_a_queue() {
+        let mut rate = Adaptive::new(5.0, 50.0);
+        rate.throttled(1, 1);
+        for from in (0..60).step_by(5) {
+            answer(&mut rate, from, &[0, 20, 20, 20, 20]);
+        }
+        assert!(!rate.is_slowed(), "{}", rate.rate);
     }
 
     #[test]
