@@ -67,7 +67,7 @@ fn chosen<'a>(settings: &'a Settings, name: Option<&str>, hub: bool) -> anyhow::
     match (meant.next(), meant.next()) {
         (Some(gate), None) => Ok(gate),
         (None, _) => bail!("no gate {what}; the gates are: {all}"),
-        (Some(_), Some(_)) => bail!("several gates are of kind \"kubernetes\"; choose one with --gate: {all}"),
+        (Some(_), Some(_)) => bail!("more than one gate {what}; choose one with --gate: {all}"),
     }
 }
 

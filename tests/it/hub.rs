@@ -176,7 +176,7 @@ async fn an_upgrade_is_a_tunnel_to_its_cluster() {
                 head.push(socket.read_u8().await.expect("reads"));
             }
             assert!(head.starts_with(b"GET /api/v1/namespaces/d/pods/p/exec?x=/c/b/ HTTP/1.1\r\n"));
-            let switched = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\n\r\n";
+            let switched = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\nSet-Cookie: s=1; Path=/\r\n\r\n";
             socket.write_all(format!("{switched}{name}").as_bytes()).await.expect("writes");
             socket.read_u8().await.ok();
         })
@@ -197,6 +197,7 @@ async fn an_upgrade_is_a_tunnel_to_its_cluster() {
             said.push(char::from(within(client.read_u8()).await.expect("a tunnel")));
         }
         assert_eq!(status(&said), 101);
+        assert!(said.contains(&format!("s=1; Path=/c/{name}/\r\n")), "{said}");
     }
 }
 

@@ -231,6 +231,13 @@ impl Router for Hub {
                 };
                 table::GUARDED.counter(&[&self.section.name, "cluster"]).increment(1);
                 tracing::debug!(gate = &*self.section.name, %why, "refused a call to no cluster");
+                let why = match why {
+                    // The reason names files and users, and the client is not known yet.
+                    NoCluster::Unusable(name, _) if self.section.config.get().options.clients.is_some() => {
+                        NoCluster::Unusable(name, "the gate's log says why".to_owned())
+                    }
+                    why => why,
+                };
                 Either::Left(ready(Ok(self.section.responder.turned_away(status, &why, request.method()))))
             }
         }

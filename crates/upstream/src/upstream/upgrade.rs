@@ -95,6 +95,7 @@ impl Upstream {
                 let bytes = hyper::upgrade::on(&mut response);
                 let mut head = response.map(drop);
                 prepare::switched(&mut head);
+                links.iter().for_each(|links| links.rewrite(head.headers_mut()));
                 return Ok(UpgradeAnswer::Switched(head, bytes));
             }
             let response = response.map(|body| ResponseBody::new(body, Hold::Nothing));
