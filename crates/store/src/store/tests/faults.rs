@@ -11,11 +11,15 @@ use crate::store::fault::Fault;
 /// Returns what a question to this store comes to, in words, and what it means to a member.
 async fn comes_of(store: Store) -> (String, StoreFailure) {
     let dialer = Arc::new(dialer(store));
-    let ask = ask(1, 1);
     let servers = Servers::of(&dialer);
-    let asked = asker(&dialer.store.prefix).ask(&servers, &ask);
-    let answer = tokio::time::timeout(dialer.store.timeout, asked).await;
-    let fault = answer.unwrap_or(Err(Fault::Timeout)).expect_err("it cannot answer");
+    let asked = async {
+        // A connection keeps its own time; a second clock here could end first and hide why it failed.
+        servers.connect().await?;
+        let ask = ask(1, 1);
+        let asked = asker(&dialer.store.prefix).ask(&servers, &ask);
+        tokio::time::timeout(dialer.store.timeout, asked).await.unwrap_or(Err(Fault::Timeout))
+    };
+    let fault = asked.await.expect_err("it cannot answer");
     (fault.to_string(), fault.away())
 }
 
