@@ -63,7 +63,6 @@ impl DemoResult {
         }
     }
 
-    #[expect(clippy::cast_precision_loss, reason = "a few thousand calls")]
     fn series(&self, name: &str, mark: Mark, record: &RunRecord) -> Series {
         let width = self.scene.length / POINTS;
         let mut counts = vec![0_usize; POINTS as usize];

@@ -49,7 +49,6 @@ impl Moment {
     }
 
     /// Returns the seconds from `earlier` to `self`, to the nanosecond; zero if `earlier` is later.
-    #[expect(clippy::cast_precision_loss, reason = "exact for the first 104 days")]
     pub const fn seconds_since(self, earlier: Self) -> f64 {
         self.0.saturating_sub(earlier.0) as f64 * 1e-9
     }

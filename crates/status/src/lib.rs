@@ -391,7 +391,6 @@ pub struct History {
 
 impl History {
     /// Formats a value as calls per second.
-    #[expect(clippy::cast_precision_loss, reason = "calls of a few seconds are exact in a double")]
     fn rate(&self, value: Option<&u64>) -> String {
         text::number(value.copied().unwrap_or_default() as f64 / f64::from(self.step_seconds.max(1)))
     }

@@ -42,7 +42,6 @@ pub(super) fn lists(gate: &GateStatus, now_ms: u64) -> impl Iterator<Item = List
     let quotas = list("The upstream's own quotas", columns, &gate.quotas, |quota| {
         let left = match quota.limit {
             Some(limit) => {
-                #[expect(clippy::cast_precision_loss, reason = "a bar of a few pixels")]
                 let part = (quota.remaining as f64 / limit.max(1) as f64).clamp(0.0, 1.0);
                 TableCell::Level(format!("{} of {limit}", quota.remaining), part)
             }

@@ -50,7 +50,6 @@ pub fn number(number: f64) -> String {
 }
 
 /// Formats bytes: `512 B`, `3.2 KiB`, `16 MiB`.
-#[expect(clippy::cast_precision_loss, reason = "sizes stay far below 2^52")]
 pub fn bytes(bytes: usize) -> String {
     match bytes {
         0..1024 => format!("{bytes} B"),
@@ -117,12 +116,11 @@ fn visible(c: char) -> String {
     if steers(c) { c.escape_default().to_string() } else { c.to_string() }
 }
 
-#[expect(clippy::cast_precision_loss, reason = "milliseconds of a process's life are exact in a double")]
 fn seconds(ms: u64) -> f64 {
     ms as f64 / 1000.0
 }
 
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "not negative; saturates")]
+#[expect(clippy::cast_possible_truncation, reason = "not negative; saturates")]
 fn whole(seconds: f64) -> u64 {
     seconds.round() as u64
 }

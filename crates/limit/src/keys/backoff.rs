@@ -53,7 +53,6 @@ impl Dice {
     /// Returns a random number of at least 0 and less than 1.
     fn roll(&mut self) -> f64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        #[expect(clippy::cast_precision_loss, reason = "53 bits fit")]
         let unit = (mix(self.0) >> 11) as f64 / (1_u64 << 53) as f64;
         unit
     }
@@ -70,14 +69,13 @@ pub(crate) fn mix(mut z: u64) -> u64 {
 /// `time.Duration` the delay is `max`.
 fn exponential(base: Duration, max: Duration, failures: u32) -> Duration {
     let doublings = i32::try_from(failures.saturating_sub(1)).unwrap_or(i32::MAX).min(1023);
-    #[expect(clippy::cast_precision_loss, reason = "client-go computes in float64 too")]
     let base = base.as_nanos() as f64;
     let guard = i64::MAX as f64;
     let backoff = base * 2_f64.powi(doublings);
     if backoff > guard {
         return max;
     }
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "guarded above")]
+    #[expect(clippy::cast_possible_truncation, reason = "guarded above")]
     let backoff = Duration::from_nanos(backoff as u64);
     backoff.min(max)
 }

@@ -72,7 +72,7 @@ impl Adaptive {
     /// fills in the same time.
     pub(crate) fn burst(&self, burst: NonZeroU32) -> NonZeroU32 {
         let slowed = (f64::from(burst.get()) * self.rate / self.full).round();
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between 0 and the burst")]
+        #[expect(clippy::cast_possible_truncation, reason = "between 0 and the burst")]
         let slowed = slowed as u32;
         NonZeroU32::new(slowed.min(burst.get())).unwrap_or(NonZeroU32::MIN)
     }
@@ -108,7 +108,6 @@ impl Adaptive {
         if time < MEASURING {
             return false;
         }
-        #[expect(clippy::cast_precision_loss, reason = "the answers of about a second")]
         let answered = now.count.saturating_sub(first.count) as f64 / time;
         self.first = Some(now);
         let in_flight = f64::from(now.in_flight);

@@ -237,7 +237,6 @@ impl Bucket {
 
     /// Returns the number of tokens; below zero if some are reserved.
     pub(crate) fn level(&self, now: Moment) -> f64 {
-        #[expect(clippy::cast_precision_loss, reason = "a level is for display and for counting whole tokens")]
         let missing = self.tat.get().saturating_sub(clamp(now)) as f64 / self.period as f64;
         f64::from(self.policy.burst.get()) - missing
     }
@@ -246,9 +245,7 @@ impl Bucket {
     pub(crate) fn set_level(&mut self, level: f64, now: Moment) {
         let missing = (f64::from(self.policy.burst.get()) - level).max(0.0);
         #[expect(
-            clippy::cast_precision_loss,
             clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
             reason = "`as` saturates: a level far below zero is as far as time goes"
         )]
         let nanos = (missing * self.period as f64).ceil() as u64;
@@ -257,11 +254,7 @@ impl Bucket {
 
     /// Returns the number of whole tokens; zero if more are reserved than are there.
     pub(crate) fn whole_tokens(&self, now: Moment) -> u32 {
-        #[expect(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "`as` saturates: below zero is none"
-        )]
+        #[expect(clippy::cast_possible_truncation, reason = "`as` saturates: below zero is none")]
         let whole = self.level(now) as u32;
         whole
     }
@@ -383,7 +376,7 @@ fn clamp(at: Moment) -> u64 {
 fn period(policy: &BucketPolicy) -> u64 {
     let longest = HORIZON / u64::from(policy.burst.get());
     let nanos = (1e9 / policy.rate).ceil();
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "`as` saturates, as is wanted")]
+    #[expect(clippy::cast_possible_truncation, reason = "`as` saturates, as is wanted")]
     let nanos = nanos as u64;
     nanos.clamp(1, longest)
 }

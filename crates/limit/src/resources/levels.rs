@@ -187,7 +187,6 @@ impl TrackedQuota {
 // === impl QuotaPoint ===
 
 impl QuotaPoint {
-    #[expect(clippy::cast_precision_loss, reason = "quotas stay far below 2^52")]
     fn new(told: &QuotaReading, at: Moment) -> Self {
         let QuotaReading { limit, left, kept, resets_in, .. } = *told;
         let ours = left.saturating_sub(kept) as f64;

@@ -162,7 +162,6 @@ fn ages(renewals: &[(Duration, Duration)]) -> Vec<(f64, f64)> {
     points
 }
 
-#[expect(clippy::cast_precision_loss, reason = "for a picture")]
 fn count(number: u64) -> f64 {
     number as f64
 }

@@ -129,7 +129,6 @@ fn together(one: &ScenarioRun) -> Option<String> {
     let Together { quota, sent, over, asks, .. } = one.together;
     let quota = quota?;
     let seconds = one.length.as_secs_f64();
-    #[expect(clippy::cast_precision_loss, reason = "there are a few million calls")]
     let used = sent as f64 / (quota.rate * seconds) * 100.0;
     let asked = asks as f64 / seconds;
     let over = match over.ceil() {

@@ -67,7 +67,6 @@ pub(super) fn spent(response: &Response<'_>, [limit, left, reset]: [&str; 3], re
 }
 
 /// Returns true if no more than the reserve is left of a quota.
-#[expect(clippy::cast_precision_loss, reason = "quotas stay far below 2^52")]
 pub(super) fn is_spent(left: u64, limit: u64, reserve: f64) -> bool {
     left == 0 || left as f64 <= limit as f64 * reserve
 }

@@ -22,7 +22,7 @@ pub fn left(honoured: Signals, quotas: &[Quota], reserve: f64) -> Option<u32> {
 }
 
 /// Returns the number of calls of a quota to leave to others.
-#[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "calls")]
+#[expect(clippy::cast_possible_truncation, reason = "calls")]
 fn kept(quota: &Quota, reserve: f64) -> u64 {
     (quota.limit.unwrap_or(0) as f64 * reserve).floor() as u64
 }

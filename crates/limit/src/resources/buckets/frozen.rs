@@ -73,7 +73,7 @@ impl Buckets {
         let burst = family.policy.burst.get();
         let is_split = family.policy.per != Per::Gate;
         if let Some(tokens) = gap.sure_tokens(rate).filter(|_| is_split) {
-            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "`as` saturates")]
+            #[expect(clippy::cast_possible_truncation, reason = "`as` saturates")]
             let tokens = tokens as u32;
             family.start = Start::Level(tokens.min(burst), now);
         }

@@ -247,7 +247,7 @@ impl SharedLimits {
 }
 
 /// Returns a number of microseconds as a duration.
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "`as` saturates, as is wanted")]
+#[expect(clippy::cast_possible_truncation, reason = "`as` saturates, as is wanted")]
 pub(super) fn micros(micros: f64) -> Duration {
     Duration::from_nanos((micros * 1e3) as u64)
 }

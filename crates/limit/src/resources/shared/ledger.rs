@@ -62,7 +62,6 @@ struct Offer {
 
 impl Ledger {
     /// Answers a request at `now`, in microseconds of the store's clock.
-    #[expect(clippy::cast_precision_loss, reason = "microseconds of this century are exact in a double")]
     pub fn ask(&mut self, ask: &Ask, now: u64) -> StoreAnswer {
         if self.state.is_some_and(|state| state.last.saturating_add(KEPT) <= now) {
             *self = Self::default();
@@ -150,7 +149,6 @@ impl Ledger {
     }
 
     /// Returns true if the bucket is full and no gate shares it any more.
-    #[expect(clippy::cast_precision_loss, reason = "microseconds of this century are exact in a double")]
     #[must_use]
     pub fn is_idle(&self, now: u64) -> bool {
         let Some(state) = self.state else { return true };
@@ -160,7 +158,6 @@ impl Ledger {
 
     /// Moves all times back after the store's clock went back. Otherwise a gate that is gone would
     /// count for as long as the clock went back.
-    #[expect(clippy::cast_precision_loss, reason = "microseconds of this century are exact in a double")]
     fn turn_back(&mut self, now: u64) {
         let Some(state) = &mut self.state else { return };
         let back = state.last.saturating_sub(now);
@@ -227,12 +224,11 @@ impl Offer {
 }
 
 /// Returns a time in whole microseconds.
-#[expect(clippy::cast_precision_loss, reason = "times of configuration are exact in a double")]
 fn micros(time: Duration) -> f64 {
     time.as_micros() as f64
 }
 
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "`as` saturates, as is wanted")]
+#[expect(clippy::cast_possible_truncation, reason = "`as` saturates, as is wanted")]
 fn whole(number: f64) -> u64 {
     number as u64
 }

@@ -365,7 +365,7 @@ impl Member {
     }
 }
 
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "`as` saturates, as is wanted")]
+#[expect(clippy::cast_possible_truncation, reason = "`as` saturates, as is wanted")]
 fn whole(number: f64) -> u32 {
     number as u32
 }

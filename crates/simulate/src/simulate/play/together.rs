@@ -31,7 +31,6 @@ impl Together {
     /// Records a sent call.
     pub(super) fn sent(&mut self, now: Moment) {
         if let Some(UpstreamQuota { rate, burst }) = self.quota {
-            #[expect(clippy::cast_precision_loss, reason = "there are a few million calls")]
             let ahead = self.sent as f64 - rate * now.since_start().as_secs_f64();
             self.least = self.least.min(ahead);
             self.over = self.over.max(ahead + 1.0 - self.least - f64::from(burst));
