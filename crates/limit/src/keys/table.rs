@@ -14,7 +14,7 @@ use crate::moment::Moment;
 use crate::{Backoff, KeyEnd, KeyState, Why};
 
 /// The writing half of the key table.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Table {
     keys: Arc<Keys>,
     by_ready: Order,
@@ -51,19 +51,7 @@ pub(crate) struct KeyFailure<'a> {
 
 impl Table {
     pub(crate) fn new(max_keys: usize, seed: u64) -> Self {
-        Self {
-            keys: Arc::default(),
-            by_ready: Order::default(),
-            by_forget: Order::default(),
-            next_expiry: Moment::MAX,
-            max_keys: max_keys.max(1),
-            failures: 0,
-            changes: 0,
-            last_trial: 0,
-            trials_out: 0,
-            dice: Dice(seed),
-            ended: Vec::new(),
-        }
+        Self { next_expiry: Moment::MAX, max_keys: max_keys.max(1), dice: Dice(seed), ..Self::default() }
     }
 
     #[inline]

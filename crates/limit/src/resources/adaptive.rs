@@ -18,7 +18,7 @@ use std::time::Duration;
 use crate::moment::Moment;
 
 /// The rate of a bucket, adapting to throttling. All rates are in tokens per second.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Adaptive {
     floor: f64,
     full: f64,
@@ -51,17 +51,7 @@ pub(crate) struct Answers {
 
 impl Adaptive {
     pub(crate) fn new(floor: f64, full: f64) -> Self {
-        Self {
-            floor: floor.min(full),
-            full,
-            rate: full,
-            low: full,
-            good: full,
-            recovered_for: Duration::ZERO,
-            left: 0,
-            first: None,
-            shortest: None,
-        }
+        Self { floor: floor.min(full), full, rate: full, low: full, good: full, ..Self::default() }
     }
 
     pub(crate) fn is_slowed(&self) -> bool {

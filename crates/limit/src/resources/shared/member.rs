@@ -230,10 +230,7 @@ impl Member {
         self.schedule.pending = Some(PendingAsk { number, wish, news });
         Ask {
             asked: AskId { bucket, number },
-            shared: Arc::clone(&self.shared),
             part: self.part,
-            member: self.id,
-            limits: self.terms,
             wish,
             total: self.account.total,
             epoch: self.account.epoch,
@@ -246,8 +243,8 @@ impl Member {
                 News::Lifted { quota } => PauseNotice { quota, left: Duration::ZERO },
             }),
             left: self.bulletin.left.take(now),
-            leave: false,
             fallback: Fallback { rate: self.rate_alone(now), sent: 0 },
+            ..Ask::new(self.id, self.terms, Arc::clone(&self.shared))
         }
     }
 
