@@ -270,7 +270,7 @@ impl Rules {
             },
         };
         let key = match self.splits.are_callers_apart(class, words.as_deref()) {
-            true => key.of_caller(caller.identity(Per::Credential), hasher),
+            true => key.of_caller(caller.identity(Per::Credential, false), hasher),
             false => key,
         };
         let label = own.filter(|_| key != KeySource::None).map(|parts| parts.label(&subject).into());

@@ -3,7 +3,7 @@
 
 use std::hash::{BuildHasher as _, Hash as _, Hasher as _};
 
-use super::everywhere::Everywhere;
+use super::everywhere::CallerDigest;
 use super::{FairBy, Salt, flow};
 use crate::api::{Scope, Signal, Signals};
 use crate::dialect::{Dialect, Head, Words, github_resource};
@@ -70,11 +70,7 @@ impl CallerSplits {
 
     /// Returns the hash a call's limits are split by; 0 if nothing splits them.
     pub(super) fn identity(&self, class: ClassId, caller: &CallerFacts<'_>) -> u64 {
-        match self.of_class(class) {
-            Some(per) if self.agrees => caller.identity_everywhere(per),
-            Some(per) => caller.identity(per),
-            None => 0,
-        }
+        self.of_class(class).map_or(0, |per| caller.identity(per, self.agrees))
     }
 
     /// Returns the upstream quota of a call of this class, as far as the request head shows it.
@@ -87,8 +83,8 @@ impl CallerSplits {
             return QuotaHint::default();
         }
         let holder = match scope {
-            Scope::Credential if self.agrees => caller.holder_everywhere(),
-            Scope::Credential => caller.holder(),
+            // Azure counts for each principal of a subscription.
+            Scope::Credential => caller.account(caller.dialect == Dialect::Azure, self.agrees).max(1),
             Scope::Class | Scope::Gate | Scope::Key => 0,
         };
         let action = if honour.name_resources() { caller.action(class) } else { 0 };
@@ -97,14 +93,7 @@ impl CallerSplits {
 
     /// Returns the hash of a client, if the limits of the class are split by client.
     pub(super) fn of_client(&self, class: ClassId, client: &str, hasher: &Salt) -> Option<u64> {
-        (self.of_class(class)? == Per::Client).then(|| {
-            if !self.agrees {
-                return client_number(client, hasher);
-            }
-            let mut number = Everywhere::new(Per::Client.word());
-            number.add(client.as_bytes());
-            number.number()
-        })
+        (self.of_class(class)? == Per::Client).then(|| client_number(client, Some(hasher).filter(|_| !self.agrees)))
     }
 }
 
@@ -123,37 +112,35 @@ fn is_serial(words: Option<&Words>) -> bool {
     words.is_some_and(|words| !words.serial.is_empty())
 }
 
-/// Returns the hash of a client's name in this process.
-pub(super) fn client_number(client: &str, hasher: &Salt) -> u64 {
-    hasher.hash_one((Per::Client.word(), client)).max(1)
+/// Returns the hash of a client's name: the same in every process without a `salt`.
+pub(super) fn client_number(client: &str, salt: Option<&Salt>) -> u64 {
+    let mut digest = CallerDigest::new(Per::Client.word(), salt);
+    digest.add(client.as_bytes());
+    digest.number()
 }
 
 // === impl CallerFacts ===
 
 impl CallerFacts<'_> {
-    /// Returns a hash of the caller's identity to split limits by, made with the process's salt.
-    pub(super) fn identity(&self, per: Per) -> u64 {
-        match self.terms(per) {
-            _ if per == Per::Client => 0, // not in the request: see `ClassifiedCall::of_client`
-            Some(terms) => self.hasher.hash_one((self.account(), terms)).max(1),
-            None => self.credential(),
-        }
-    }
-
-    /// Returns a hash of the caller's identity to split limits by, the same in every process.
-    fn identity_everywhere(&self, per: Per) -> u64 {
-        let mut number = Everywhere::new(per.word());
+    /// Returns a hash of the caller's identity to split limits by. If it `agrees`, it is the same in
+    /// every process; otherwise it has the process's salt.
+    pub(super) fn identity(&self, per: Per, agrees: bool) -> u64 {
+        let mut digest = self.digest(per.word(), agrees);
         let terms = self.terms(per);
         let is_known = match self.words.filter(|_| terms.is_some()).map_or("", |words| &words.account) {
-            _ if per == Per::Client => false,
-            "" => self.add_credential(&mut number) || terms.is_some(),
+            _ if per == Per::Client => false, // not in the request: see `ClassifiedCall::of_client`
+            "" => self.add_credential(&mut digest) || terms.is_some(),
             account => {
-                number.add(account.as_bytes());
+                digest.add(account.as_bytes());
                 true
             }
         };
-        terms.iter().flatten().for_each(|term| number.add(term.as_bytes()));
-        if is_known { number.number() } else { 0 }
+        terms.iter().flatten().for_each(|term| digest.add(term.as_bytes()));
+        if is_known { digest.number() } else { 0 }
+    }
+
+    fn digest(&self, kind: &str, agrees: bool) -> CallerDigest {
+        CallerDigest::new(kind, Some(self.hasher).filter(|_| !agrees))
     }
 
     /// Returns the provider's names splitting an account's limits, such as service and region;
@@ -171,11 +158,11 @@ impl CallerFacts<'_> {
     }
 
     /// Adds the call's credential to a digest. Returns false if the call has none.
-    fn add_credential(&self, number: &mut Everywhere) -> bool {
+    fn add_credential(&self, digest: &mut CallerDigest) -> bool {
         let mut is_known = false;
-        number.add(b"credential");
+        digest.add(b"credential");
         flow::each_of_credential(self.request.uri, self.request.headers, |value| {
-            number.add(value);
+            digest.add(value);
             is_known = true;
         });
         is_known
@@ -185,42 +172,25 @@ impl CallerFacts<'_> {
     /// by something else.
     pub(super) fn fair_to(&self, fair_by: FairBy) -> u64 {
         match fair_by.identity() {
-            Some(Per::Account) => self.account(),
-            Some(per) => self.identity(per),
+            Some(Per::Account) => self.account(false, false),
+            Some(per) => self.identity(per, false),
             None => 0,
         }
     }
 
-    /// Returns the account's hash, or the credential's if the account is unknown.
-    fn account(&self) -> u64 {
-        match self.words.map_or("", |words| &words.account) {
-            "" => self.credential(),
-            account => self.hasher.hash_one(account).max(1),
-        }
-    }
-
-    /// Returns the holder of the call's quota: its account, or its credential. Azure counts for each
-    /// principal of a subscription.
-    fn holder(&self) -> u64 {
-        let holder = match self.dialect {
-            Dialect::Azure => self.hasher.hash_one((self.credential(), self.account())),
-            Dialect::Aws | Dialect::Github | Dialect::Google | Dialect::Plain => self.account(),
-        };
-        holder.max(1)
-    }
-
-    /// Returns the hash of the holder of the call's quota, the same in every process.
-    fn holder_everywhere(&self) -> u64 {
+    /// Returns the hash of the call's account, or that of its credential if the account is unknown.
+    /// With `of_principals`, each credential of an account has its own.
+    fn account(&self, of_principals: bool, agrees: bool) -> u64 {
         let account = self.words.map_or("", |words| &words.account);
         if account.is_empty() {
-            return self.identity_everywhere(Per::Credential).max(1);
+            return self.identity(Per::Credential, agrees);
         }
-        let mut number = Everywhere::new("holder");
-        number.add(account.as_bytes());
-        if self.dialect == Dialect::Azure {
-            self.add_credential(&mut number);
+        let mut digest = self.digest("holder", agrees);
+        digest.add(account.as_bytes());
+        if of_principals {
+            self.add_credential(&mut digest);
         }
-        number.number()
+        digest.number()
     }
 
     /// Returns the resource the call is charged to, by its provider's rules. GitHub's rules are
@@ -250,10 +220,6 @@ impl CallerFacts<'_> {
             };
         }
         hash.finish()
-    }
-
-    fn credential(&self) -> u64 {
-        flow::credential(self.request.uri, self.request.headers, self.hasher)
     }
 }
 

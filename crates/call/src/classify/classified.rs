@@ -30,7 +30,7 @@ impl ClassifiedCall {
     /// Sets the client, on a gate authenticating clients. Limits may be split by client, and
     /// failures may be remembered for each client.
     pub fn of_client(&mut self, rules: &Rules, client: &Arc<str>, hasher: &Salt) {
-        let number = client_number(client, hasher);
+        let number = client_number(client, Some(hasher));
         if let Some(identity) = rules.splits.of_client(self.class, client, hasher) {
             self.credential = identity;
         }

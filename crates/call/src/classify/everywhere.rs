@@ -1,13 +1,48 @@
-//! Digests of callers, the same in every process, for the parts of shared buckets.
+//! Digests of callers: with the salt of this process or, for the parts of shared buckets, the same in
+//! every process.
 //!
-//! The digests contain no secret. No two callers have the same digest by chance, but anyone who can
+//! The latter contain no secret. No two callers have the same digest by chance, but anyone who can
 //! guess a caller (an account's number, not a token) can recognise its digest. So they are used
 //! only where gates must agree.
 
+use std::hash::{BuildHasher as _, DefaultHasher, Hash as _, Hasher as _};
+
 use ring::digest::{Context, SHA256};
+
+use super::Salt;
+
+/// A digest of a few words about a caller.
+pub(super) enum CallerDigest {
+    Salted(DefaultHasher),
+    Everywhere(Everywhere),
+}
 
 /// A digest of a few words and their lengths.
 pub(super) struct Everywhere(Context);
+
+// === impl CallerDigest ===
+
+impl CallerDigest {
+    /// Begins a digest: the same in every process without a `salt`.
+    pub(super) fn new(kind: &str, salt: Option<&Salt>) -> Self {
+        salt.map_or_else(|| Self::Everywhere(Everywhere::new(kind)), |salt| Self::Salted(salt.build_hasher()))
+    }
+
+    pub(super) fn add(&mut self, word: &[u8]) {
+        match self {
+            Self::Salted(hasher) => word.hash(hasher),
+            Self::Everywhere(number) => number.add(word),
+        }
+    }
+
+    /// Returns the digest as a number; never zero.
+    pub(super) fn number(self) -> u64 {
+        match self {
+            Self::Salted(hasher) => hasher.finish().max(1),
+            Self::Everywhere(number) => number.number(),
+        }
+    }
+}
 
 // === impl Everywhere ===
 
@@ -31,7 +66,6 @@ impl Everywhere {
 }
 
 /// Returns the hash of a host and port, the same in every process.
-#[must_use]
 pub fn number_of_origin(origin: &str) -> u64 {
     let mut number = Everywhere::new("origin");
     number.add(origin.as_bytes());

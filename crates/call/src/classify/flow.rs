@@ -1,12 +1,11 @@
 //! Flows: the parts of a class taking turns.
 
 use std::fmt;
-use std::hash::{BuildHasher, Hash, Hasher};
 
 use http::header::{AUTHORIZATION, USER_AGENT};
 use http::{HeaderMap, HeaderName, Uri};
 
-use super::{ApiKind, Salt};
+use super::ApiKind;
 use crate::api::Call;
 use crate::dialect::{self, Words};
 use crate::limit::policy::Per;
@@ -110,20 +109,8 @@ fn user_agent(headers: &HeaderMap) -> &str {
     value.split(' ').next().unwrap_or_default()
 }
 
-/// Returns the salted hash of the call's credential, to be shown only in part; 0 without a
-/// credential. The credential of a SigV4 signature is its access key id: all else differs in each
-/// call.
-pub(super) fn credential(uri: &Uri, headers: &HeaderMap, hasher: &Salt) -> u64 {
-    let mut hash = hasher.build_hasher();
-    let mut is_known = false;
-    each_of_credential(uri, headers, |value| {
-        value.hash(&mut hash);
-        is_known = true;
-    });
-    if is_known { hash.finish().max(1) } else { 0 }
-}
-
-/// Calls `with` for each value of the call's credential.
+/// Calls `with` for each value of the call's credential. That of a SigV4 signature is its access key
+/// id: all else differs in each call.
 pub(super) fn each_of_credential(uri: &Uri, headers: &HeaderMap, mut with: impl FnMut(&[u8])) {
     match dialect::signing_key_id(uri, headers) {
         Some(key_id) => with(key_id.as_bytes()),

@@ -17,14 +17,12 @@ pub struct Salt {
 
 impl Salt {
     /// Creates a random salt.
-    #[must_use]
     pub fn random() -> Self {
         let random = RandomState::new();
         Self::of([random.hash_one(0_u8), random.hash_one(1_u8)])
     }
 
     /// Creates the salt with this secret.
-    #[must_use]
     pub fn of(secret: [u64; 2]) -> Self {
         let mut hasher = DefaultHasher::new();
         secret.iter().for_each(|half| hasher.write_u64(*half));
@@ -32,7 +30,6 @@ impl Salt {
     }
 
     /// Returns the salt itself, for the state file.
-    #[must_use]
     pub fn secret(&self) -> [u64; 2] {
         self.secret
     }
