@@ -35,7 +35,6 @@ words! {
 }
 
 /// One API request: a decoded copy for matching and naming, never used for the forwarded request.
-/// It is one allocation.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Call {
     /// The decoded path, followed by the parts of the call that are not in it.

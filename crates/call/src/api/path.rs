@@ -1,27 +1,24 @@
 //! The decoded copy of a path, and whether other servers could read it differently.
 
-use percent_encoding::percent_decode;
+use percent_encoding::percent_decode_str;
 
-/// Returns a path, decoded once, with room for `extra` more bytes, and whether it is ambiguous.
+/// Returns a path, decoded once, and whether it is ambiguous.
 ///
 /// Escapes of ordinary characters (`system%3Acontroller`) are harmless. A path is ambiguous if a
 /// reader that normalises, decodes twice or splits elsewhere would see another path. Such a path
 /// must not choose a lenient class.
-pub(super) fn decode(raw: &str, extra: usize) -> (String, bool) {
+pub(super) fn decode(raw: &str) -> (String, bool) {
     if !has_percent(raw) {
-        let mut text = String::with_capacity(raw.len() + extra);
-        text.push_str(raw);
-        return (text, is_ambiguous(raw));
+        return (raw.to_owned(), is_ambiguous(raw));
     }
-    let mut bytes = Vec::with_capacity(raw.len() + extra);
-    decode_into(&mut bytes, raw);
-    match String::from_utf8(bytes) {
+    let decoded = percent_decode_str(raw);
+    match decoded.clone().decode_utf8() {
         Ok(text) => {
             let ambiguous = !is_well_formed(raw) || has_encoded_separator(raw) || is_ambiguous(&text);
-            (text, ambiguous)
+            (text.into_owned(), ambiguous)
         }
         // Overlong forms and stray bytes end here too.
-        Err(error) => (String::from_utf8_lossy(error.as_bytes()).into_owned(), true),
+        Err(_) => (decoded.decode_utf8_lossy().into_owned(), true),
     }
 }
 
@@ -45,20 +42,12 @@ pub(super) fn decode_segments(raw: &str) -> Segments {
     if !has_percent(raw) {
         return unchanged(has_doubtful_segment(raw.as_bytes()));
     }
-    let mut bytes = Vec::with_capacity(raw.len());
-    decode_into(&mut bytes, raw);
-    match String::from_utf8(bytes) {
+    match percent_decode_str(raw).decode_utf8() {
         // With `%2F` undone, because neither reading may have a `..` or a `//`.
         Ok(decoded) if is_well_formed(raw) && !has_doubtful_segment(decoded.as_bytes()) && !has_escape(&decoded) => {
-            let mut bytes = Vec::with_capacity(raw.len());
-            let mut pieces = raw.split("%2F").flat_map(|piece| piece.split("%2f"));
-            decode_into(&mut bytes, pieces.next().unwrap_or_default());
-            let first = bytes.len();
-            for piece in pieces {
-                bytes.extend_from_slice(ESCAPED_SLASH.as_bytes());
-                decode_into(&mut bytes, piece);
-            }
-            Segments { escaped_slash: bytes.len() > first, text: text(bytes), ambiguous: false }
+            let pieces = raw.split("%2F").flat_map(|piece| piece.split("%2f"));
+            let pieces: Vec<_> = pieces.map(|piece| percent_decode_str(piece).decode_utf8_lossy()).collect();
+            Segments { escaped_slash: pieces.len() > 1, text: pieces.join(ESCAPED_SLASH), ambiguous: false }
         }
         _ => unchanged(true),
     }
@@ -66,16 +55,6 @@ pub(super) fn decode_segments(raw: &str) -> Segments {
 
 /// A slash inside a segment of [`Segments::text`].
 pub(super) const ESCAPED_SLASH: &str = "%2F";
-
-/// Appends `raw` with its escapes undone; a malformed escape stays.
-pub(super) fn decode_into(bytes: &mut Vec<u8>, raw: &str) {
-    bytes.extend(percent_decode(raw.as_bytes()));
-}
-
-/// Returns bytes as text; bytes that are not UTF-8 are replaced.
-pub(super) fn text(bytes: Vec<u8>) -> String {
-    String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
-}
 
 /// Returns true if every `%` begins an escape.
 pub(super) fn is_well_formed(raw: &str) -> bool {
@@ -157,7 +136,7 @@ mod tests {
             ("*", "*"),
             ("", ""),
         ] {
-            assert_eq!(decode(raw, 0), (decoded.to_owned(), false), "{raw}");
+            assert_eq!(decode(raw), (decoded.to_owned(), false), "{raw}");
         }
     }
 
@@ -193,7 +172,7 @@ mod tests {
             "/Apis/apps/v1/deployments",
             "/%41pi/v1/pods",
         ] {
-            assert!(decode(raw, 0).1, "{raw}");
+            assert!(decode(raw).1, "{raw}");
         }
     }
 
@@ -254,7 +233,7 @@ mod tests {
             let segments = |raw: &str| {
                 raw.split('/').map(|segment| {
                     let mut bytes = Vec::new();
-                    decode_into(&mut bytes, segment);
+                    bytes.extend(percent_decode_str(segment));
                     bytes
                 }).collect::<Vec<_>>()
             };
@@ -277,7 +256,7 @@ mod tests {
 
         #[test]
         fn no_path_panics(raw in "[/%.a-zA-Z0-9;\\\\é]{0,40}") {
-            let (text, ambiguous) = decode(&raw, 3);
+            let (text, ambiguous) = decode(&raw);
             prop_assert!(ambiguous || !text.contains("//"));
             let read = decode_segments(&raw);
             prop_assert_eq!(read.escaped_slash, !read.ambiguous && has_encoded_separator(&raw));

@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 
+use percent_encoding::percent_decode_str;
+
 use super::path;
 
 /// Parameters of a Kubernetes request, still escaped. Each is the first of its name, as in Go's
@@ -64,24 +66,13 @@ pub(super) fn is_integer(value: Option<&str>) -> bool {
     value.is_none_or(|raw| unescape(raw).parse::<i64>().is_ok())
 }
 
-/// Returns a name or value with its escapes undone; bytes that are not UTF-8 are replaced.
+/// Returns a name or value with its escapes undone: a `+` is a space, and bytes that are not UTF-8 are
+/// replaced.
 pub(crate) fn unescape(raw: &str) -> Cow<'_, str> {
     if !raw.contains(['%', '+']) {
         return Cow::Borrowed(raw);
     }
-    let mut bytes = Vec::with_capacity(raw.len());
-    unescape_into(&mut bytes, raw);
-    Cow::Owned(path::text(bytes))
-}
-
-/// Appends a name or value with its escapes undone: a `+` is a space.
-pub(super) fn unescape_into(bytes: &mut Vec<u8>, raw: &str) {
-    for (place, piece) in raw.split('+').enumerate() {
-        if place > 0 {
-            bytes.push(b' ');
-        }
-        path::decode_into(bytes, piece);
-    }
+    Cow::Owned(percent_decode_str(&raw.replace('+', " ")).decode_utf8_lossy().into_owned())
 }
 
 #[cfg(test)]

@@ -24,7 +24,8 @@ pub(super) fn exact_name(selector: &str) -> Option<(Range<usize>, bool)> {
         }
     }
     let (_, name, start) = best?;
-    let fits = name != "." && name != ".." && !name.contains(['/', '%']);
+    // A replaced byte was not UTF-8.
+    let fits = name != "." && name != ".." && !name.contains(['/', '%', char::REPLACEMENT_CHARACTER]);
     fits.then_some((start..start + name.len(), name.contains('\\')))
 }
 
