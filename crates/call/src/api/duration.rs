@@ -35,6 +35,11 @@ pub fn write(duration: Duration) -> String {
     if text.is_empty() { "0s".to_owned() } else { text }
 }
 
+/// Returns a duration in whole seconds, rounded up, as Retry-After has it.
+pub fn whole_seconds(duration: Duration) -> u64 {
+    duration.as_secs().saturating_add(u64::from(duration.subsec_nanos() > 0))
+}
+
 /// Reads one number with its unit; returns its nanoseconds and the rest of the text.
 fn number_with_unit(text: &str) -> Option<(u64, &str)> {
     let (whole, rest) = digits(text);

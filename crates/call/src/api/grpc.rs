@@ -12,6 +12,7 @@ use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use http::header::RETRY_AFTER;
 use http::{HeaderMap, HeaderValue, StatusCode};
 
+use super::duration::whole_seconds;
 use super::protobuf::{FieldValue, Fields, bytes};
 
 /// Returns the HTTP status and headers with the same meaning as the head of a gRPC response. `None`
@@ -31,8 +32,7 @@ pub fn in_http(status: StatusCode, headers: &HeaderMap) -> Option<(StatusCode, H
         _ => StatusCode::BAD_REQUEST,
     };
     let wait = pushback(headers).or_else(|| retry_info(headers)).filter(|_| status != StatusCode::OK);
-    let up = |wait: Duration| wait.as_secs().saturating_add(u64::from(wait.subsec_nanos() > 0));
-    let fields = wait.map(|wait| (RETRY_AFTER, HeaderValue::from(up(wait))));
+    let fields = wait.map(|wait| (RETRY_AFTER, HeaderValue::from(whole_seconds(wait))));
     Some((status, fields.into_iter().collect()))
 }
 

@@ -10,6 +10,7 @@ use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use serde_json::json;
 
 use super::Protocol;
+use crate::api::duration::whole_seconds;
 
 /// A provider's format of an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -184,7 +185,7 @@ fn grpc(denial: &Denial<'_>) -> DenialResponse {
 
 /// Returns a time in whole seconds, rounded up, at least one: few clients read fractions.
 fn seconds(wait: Duration) -> u64 {
-    wait.as_secs().saturating_add(u64::from(wait.subsec_nanos() > 0)).max(1)
+    whole_seconds(wait).max(1)
 }
 
 /// Escapes a text for XML. A character outside XML 1.0 becomes a space.

@@ -38,7 +38,6 @@ struct Collection {
 
 impl Detector {
     /// Returns a detector that knows at most so many objects.
-    #[must_use]
     pub fn new(proof: Proof, most: usize) -> Self {
         let denied = DenialRuns::new(most);
         Self { proof, most, objects: BTreeMap::new(), writers: 0, collections: BTreeMap::new(), denied }

@@ -118,7 +118,6 @@ impl FoundLoop {
     }
 
     /// Returns true if the gate refuses calls of the object for coming too soon.
-    #[must_use]
     pub fn is_paced(&self) -> bool {
         self.fast.as_ref().is_some_and(|fast| fast.too_soon > 0)
     }

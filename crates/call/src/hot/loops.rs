@@ -208,7 +208,6 @@ impl Default for Loops {
 
 /// Returns the hash for counting an object's reads or its writes.
 #[inline]
-#[must_use]
 pub fn in_direction(object: u64, reads: bool) -> u64 {
     if reads { !object } else { object }
 }

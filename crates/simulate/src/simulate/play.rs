@@ -19,8 +19,9 @@ use self::server::{Server, ServerAnswer};
 pub use self::together::Together;
 use super::Limits;
 use super::event_loop::{EventLoop, LoopEvent, ONLY, SentCall};
-use super::request::{ReadRequest, RequestReader, whole_seconds};
+use super::request::{ReadRequest, RequestReader};
 use super::tally::{LeaseRow, Row};
+use crate::api::duration::whole_seconds;
 use crate::config::scenario::Scenario;
 use crate::controller::MAX_RETRIES;
 use crate::limit::Refusal;
@@ -105,7 +106,6 @@ enum Maker {
 }
 
 /// Simulates a scenario under some limits.
-#[must_use]
 pub fn play(scenario: &Scenario, limits: &Limits) -> ScenarioRun {
     let mut world = World::new(scenario, limits);
     let mut end = Moment::ZERO + scenario.length;

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header};
 
+use crate::api::duration::whole_seconds;
 use crate::api::outcome::{self, Failures};
 use crate::api::{Answer, Group, Key, Outcome, Verb, signals};
 use crate::classify::{ApiKind, ClassifiedCall, Salt};
@@ -165,11 +166,6 @@ impl ReadRequest {
     fn judge(&self, gate: &Gate, judge: impl FnOnce(&Failures) -> Answer) -> Answer {
         gate.answers.failures.get(usize::from(self.class.0)).map_or(NOTHING, judge)
     }
-}
-
-/// Returns a duration in whole seconds, rounded up, as in Retry-After.
-pub(super) fn whole_seconds(duration: Duration) -> u64 {
-    duration.as_secs() + u64::from(duration.subsec_nanos() > 0)
 }
 
 /// A response without any information for the limiter.
