@@ -176,19 +176,13 @@ fn figure(name: &str, class: &str, value: &str, more: &str, picture: &str) -> St
     )
 }
 
-/// Renders a table with its heading. ARIA roles are written out, because the narrow layout removes
-/// a table's own.
+/// Renders a table with its heading.
 fn table(list: &List, level: &str) -> String {
     let heading = list.heading;
     let mut out = format!("<{level}>{heading}</{level}>\n");
     if !list.rows.is_empty() {
-        let head = |column| format!("<th scope=\"col\" role=\"columnheader\">{column}</th>");
-        out += &format!(
-            "<table role=\"table\" aria-label=\"{heading}\">\n<thead role=\"rowgroup\"><tr role=\"row\">{}</tr></thead>\n\
-             <tbody role=\"rowgroup\">\n{}</tbody>\n</table>\n",
-            list.columns.iter().map(head).collect::<String>(),
-            list.rows.iter().map(|cells| row(cells, list.columns)).collect::<String>(),
-        );
+        let rows = list.rows.iter().map(|cells| cells.iter().map(html).collect());
+        out += &format!("<table role=\"table\" aria-label=\"{heading}\">\n{}</table>\n", grid(list.columns, rows));
     }
     if !list.note.is_empty() {
         let note = escaped(&list.note);
@@ -200,16 +194,23 @@ fn table(list: &List, level: &str) -> String {
     out
 }
 
-/// Renders one row. The first cell is its heading.
-fn row(cells: &[TableCell], columns: &[&str]) -> String {
-    let cell = |(place, (cell, column)): (usize, (&TableCell, &&str))| {
+/// Renders the headings and the rows of a table. The cells are HTML; the first of a row is its heading.
+/// ARIA roles are written out, because the narrow layout removes a table's own.
+pub fn grid(columns: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
+    let head = |column: &&str| format!("<th scope=\"col\" role=\"columnheader\">{column}</th>");
+    let cell = |(place, (cell, column)): (usize, (&String, &&str))| {
         let (tag, end) = match place {
             0 => ("th scope=\"row\" role=\"rowheader\"", "th"),
             _ => ("td role=\"cell\"", "td"),
         };
-        format!("<{tag} data-is=\"{column}\">{}</{end}>", html(cell))
+        format!("<{tag} data-is=\"{column}\">{cell}</{end}>")
     };
-    format!("<tr role=\"row\">{}</tr>\n", cells.iter().zip(columns).enumerate().map(cell).collect::<String>())
+    let cells = |row: Vec<String>| row.iter().zip(columns).enumerate().map(cell).collect::<String>();
+    format!(
+        "<thead role=\"rowgroup\"><tr role=\"row\">{}</tr></thead>\n<tbody role=\"rowgroup\">\n{}</tbody>\n",
+        columns.iter().map(head).collect::<String>(),
+        rows.map(|row| format!("<tr role=\"row\">{}</tr>\n", cells(row))).collect::<String>(),
+    )
 }
 
 fn html(cell: &TableCell) -> String {

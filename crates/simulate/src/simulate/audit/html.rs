@@ -6,12 +6,11 @@ use super::report::{self, COLUMNS, LOUDEST, MOST_LOOPS};
 use super::{Audit, CallerTotals, FoundLoop, PeakSeries};
 use crate::chart::thousands;
 use crate::simulate::replay;
-use crate::status::page::{STYLE, bar};
+use crate::status::page::{STYLE, bar, grid};
 use crate::status::spark;
 use crate::status::text::{count, duration, escaped};
 
 /// Renders the page.
-#[must_use]
 pub fn page(found: &Audit) -> String {
     let calls: u64 = found.callers.iter().map(|caller| caller.calls).sum();
     let sections = [
@@ -116,24 +115,15 @@ fn measured(number: &str, part: u64, whole: u64) -> String {
     format!("{} {number}", bar("full", part as f64 / whole.max(1) as f64))
 }
 
-/// Renders a table, if it has rows. The cells are HTML; the first of a row is its heading. ARIA roles
-/// are written out, because the narrow layout removes a table's own.
+/// Renders a table, if it has rows. The cells are HTML; the first of a row is its heading.
 fn table(id: &str, caption: &str, columns: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
-    let head = |column: &&str| format!("<th scope=\"col\" role=\"columnheader\">{column}</th>");
-    let cell = |(cell, column): (&String, &&str)| format!("<td role=\"cell\" data-is=\"{column}\">{cell}</td>");
-    let row = |cells: Vec<String>| {
-        let heading = cells.first().map_or("", String::as_str);
-        let cells: String = cells.iter().zip(columns).skip(1).map(cell).collect();
-        format!("<tr role=\"row\"><th scope=\"row\" role=\"rowheader\">{heading}</th>{cells}</tr>\n")
-    };
-    let rows: String = rows.map(row).collect();
-    if rows.is_empty() {
-        return rows;
+    let mut rows = rows.peekable();
+    if rows.peek().is_none() {
+        return String::new();
     }
-    let head: String = columns.iter().map(head).collect();
+    let grid = grid(columns, rows);
     format!(
-        "<table role=\"table\" aria-labelledby=\"{id}\">\n<caption id=\"{id}\">{caption}</caption>\n\
-         <thead role=\"rowgroup\"><tr role=\"row\">{head}</tr></thead>\n<tbody role=\"rowgroup\">\n{rows}</tbody>\n</table>\n"
+        "<table role=\"table\" aria-labelledby=\"{id}\">\n<caption id=\"{id}\">{caption}</caption>\n{grid}</table>\n"
     )
 }
 
