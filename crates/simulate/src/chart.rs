@@ -94,7 +94,6 @@ pub struct Level {
 
 impl Chart {
     /// Creates a chart over `length` seconds, without series.
-    #[must_use]
     pub fn over_time(title: &str, note: String, length: f64, y: Axis) -> Self {
         let x = Axis { name: "seconds".to_owned(), at_least: length };
         let series = Vec::new();

@@ -23,9 +23,10 @@ mod tally;
 use crate::spec;
 
 pub use self::builtin::{ALL, Builtin, Setup, WrongParameter, find, usual};
-pub use self::picture::Picture;
+pub use self::histogram::Histogram;
+pub use self::picture::{Picture, rates};
 pub use self::play::{ScenarioRun, Together, play};
-pub use self::tally::{LeaseRow, Row};
+pub use self::tally::{LeaseRow, Peak, Row};
 
 /// Limits to simulate, with a name.
 #[derive(Clone, Debug)]

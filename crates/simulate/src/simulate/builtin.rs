@@ -109,13 +109,11 @@ pub const ALL: &[Builtin] = &[
 ];
 
 /// Returns the scenario of this name.
-#[must_use]
 pub fn find(name: &str) -> Option<&'static Builtin> {
     ALL.iter().find(|builtin| builtin.name == name)
 }
 
 /// Returns the limits of a gate with an empty configuration.
-#[must_use]
 pub fn usual() -> Limits {
     limits("sidecar", "").expect("it is the default")
 }

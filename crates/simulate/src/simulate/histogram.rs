@@ -20,7 +20,8 @@ pub struct Histogram {
 // === impl Histogram ===
 
 impl Histogram {
-    pub(super) fn add(&mut self, duration: Duration) {
+    /// Adds a duration.
+    pub fn add(&mut self, duration: Duration) {
         let micros = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
         *self.counts.entry(step(micros)).or_insert(0) += 1;
         self.count += 1;

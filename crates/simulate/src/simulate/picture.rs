@@ -108,7 +108,7 @@ impl Picture {
 /// Returns calls per second over time: a point (seconds, rate) in the middle of each step.
 ///
 /// A step is not shorter than `least`.
-pub(super) fn rates(rows: &[Row], length: Duration, least: Duration) -> Vec<(f64, f64)> {
+pub fn rates(rows: &[Row], length: Duration, least: Duration) -> Vec<(f64, f64)> {
     let series = Series::sum(rows.iter().map(|row| &row.counts), least);
     let mut sums: Vec<u64> = series.steps().map(|(_, counts)| counts[Column::Sent as usize]).collect();
     let steps = length.as_nanos().div_ceil(series.step.as_nanos().max(1));

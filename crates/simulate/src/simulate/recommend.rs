@@ -187,32 +187,18 @@ impl Goal {
 pub(super) struct Traffic {
     /// The calls that take tokens.
     calls: u64,
-    tokens: u64,
-    /// The calls with a cost.
-    peak: Peak,
+    pub(super) tokens: u64,
+    pub(super) peak: Peak,
 }
 
 // === impl Traffic ===
 
 impl Traffic {
-    pub(super) fn tokens(&self) -> u64 {
-        self.tokens
-    }
-
-    /// Returns the number of calls in the last second.
-    pub(super) fn in_last_second(&self) -> usize {
-        self.peak.in_last_second()
-    }
-
-    /// Returns the most calls in one second.
-    pub(super) fn peak(&self) -> usize {
-        self.peak.most()
-    }
-
-    pub(super) fn count(&mut self, at: Moment, cost: u16) {
+    /// Counts a call. Returns the number of calls in the second before it.
+    pub(super) fn count(&mut self, at: Moment, cost: u16) -> usize {
         self.calls += 1;
         self.tokens += u64::from(cost);
-        self.peak.count(at);
+        self.peak.count(at)
     }
 }
 
@@ -220,7 +206,6 @@ impl Traffic {
 
 impl Limits {
     /// Returns these limits with another bucket for the whole gate.
-    #[must_use]
     pub fn with_bucket(&self, point: CurvePoint) -> Self {
         let mut limits = self.clone();
         let policy = &mut limits.gate.policy;

@@ -13,6 +13,7 @@ mod reader;
 pub mod report;
 
 use std::collections::HashMap;
+use std::hash::BuildHasher as _;
 use std::io;
 use std::time::Duration;
 
@@ -191,7 +192,7 @@ impl Leases {
             return;
         }
         // Exempt calls have no key in the log: all leases of a namespace count as one.
-        let lease = record.hashes.key.map_or_else(|| u64::try_from(request.number).unwrap_or(0), |key| key.object);
+        let lease = record.hashes.key.map_or_else(|| self.renewed.hasher().hash_one(request), |key| key.object);
         if self.renewed.len() >= MOST_LEASES && !self.renewed.contains_key(&lease) {
             return;
         }

@@ -12,7 +12,6 @@ use crate::chart::{short, thousands};
 use crate::status::text::cut;
 
 /// Formats the table: a line for each of the limits and, if there are several, each controller.
-#[must_use]
 pub fn table(played: &[ScenarioRun]) -> String {
     let mut text = String::from(HEADER);
     for one in played {
@@ -62,7 +61,6 @@ pub fn table(played: &[ScenarioRun]) -> String {
 }
 
 /// Returns remarkable findings in the results, each a sentence.
-#[must_use]
 pub fn findings(picture: &Picture, played: &[ScenarioRun]) -> Vec<String> {
     let findings = played.iter().filter_map(|one| Some(format!("{}: {}.", one.limits, finding(picture, one)?)));
     let stopped = played.iter().filter_map(|one| {
@@ -145,7 +143,6 @@ fn together(one: &ScenarioRun) -> Option<String> {
 
 /// Formats the counts over time as CSV: a line for each of the limits, each controller and each
 /// step.
-#[must_use]
 pub fn csv(played: &[ScenarioRun]) -> String {
     csv_of("name", played.iter().map(|one| (one.limits.as_str(), one.rows.as_slice())))
 }
@@ -167,7 +164,6 @@ pub(super) fn csv_of<'a>(name: &str, all: impl Iterator<Item = (&'a str, &'a [Ro
 }
 
 /// Returns the numbers of the table, for programs. Durations are in seconds.
-#[must_use]
 pub fn json(played: &[ScenarioRun]) -> Value {
     let one = |one: &ScenarioRun| {
         json!({

@@ -21,7 +21,8 @@ pub struct Row {
     pub retries: u64,
     /// The number of objects changed but not reconciled by the end.
     pub unreconciled: u64,
-    pub(super) failed: u64,
+    /// The number of calls with a failure response of the upstream.
+    pub failed: u64,
     pub(super) gave_up: u64,
     refusals: [u64; Reason::ALL.len()],
     /// The waiting times of the sent calls; zero for calls sent at once.
@@ -35,10 +36,11 @@ pub struct Row {
 
 /// The most calls in one second.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Peak {
+pub struct Peak {
     /// The times of the calls in the last second.
     second: VecDeque<Moment>,
-    most: usize,
+    /// The most calls so far.
+    pub most: usize,
 }
 
 /// The counts of one lease.
@@ -59,7 +61,8 @@ pub struct LeaseRow {
 // === impl Row ===
 
 impl Row {
-    pub(super) fn new(name: &str, step: Duration) -> Self {
+    /// Creates a row without calls. `step` is the length of a step of the counts over time, at first.
+    pub fn new(name: &str, step: Duration) -> Self {
         Self { name: name.to_owned(), counts: Series::new(step), ..Self::default() }
     }
 
@@ -68,7 +71,8 @@ impl Row {
         self.counts.add(Column::Arrived, at, 1);
     }
 
-    pub(super) fn sent(&mut self, at: Moment, waited: Duration, is_retry: bool) {
+    /// Counts a call sent upstream.
+    pub fn sent(&mut self, at: Moment, waited: Duration, is_retry: bool) {
         let retries = u64::from(is_retry);
         self.sent += 1;
         self.retries += retries;
@@ -82,7 +86,8 @@ impl Row {
         }
     }
 
-    pub(super) fn failed(&mut self, at: Moment) {
+    /// Counts a failure response.
+    pub fn failed(&mut self, at: Moment) {
         self.failed += 1;
         self.counts.add(Column::Failed, at, 1);
     }
@@ -111,21 +116,13 @@ impl Row {
 // === impl Peak ===
 
 impl Peak {
-    /// Counts a call, in order of time.
-    pub(super) fn count(&mut self, at: Moment) {
+    /// Counts a call, in order of time. Returns the number of calls in the second before it.
+    pub fn count(&mut self, at: Moment) -> usize {
         while self.second.front().is_some_and(|first| at.since(*first) >= Duration::from_secs(1)) {
             self.second.pop_front();
         }
         self.second.push_back(at);
         self.most = self.most.max(self.second.len());
-    }
-
-    pub(super) fn most(&self) -> usize {
-        self.most
-    }
-
-    /// Returns the number of calls in the second before the last one.
-    pub(super) fn in_last_second(&self) -> usize {
         self.second.len()
     }
 }

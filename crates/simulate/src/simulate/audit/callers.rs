@@ -10,7 +10,7 @@ use crate::simulate::recommend::{Backlogs, CurvePoint, Traffic, knee, usual_rate
 use crate::simulate::replay::{CallEnd, Record, RecordedRequest};
 
 /// The counts of one caller.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct CallerTotals {
     /// The user and the program.
     pub name: String,
@@ -55,8 +55,6 @@ pub struct WorstSecond {
 pub(super) struct CallerNames {
     names: Vec<String>,
     by_name: HashMap<String, usize>,
-    /// By the number of a recorded request.
-    by_request: HashMap<usize, usize>,
 }
 
 /// All callers so far.
@@ -85,7 +83,9 @@ impl Callers {
     pub(super) fn count(&mut self, record: &Record, tokens: u16) -> usize {
         let caller = self.names.number(&record.request);
         if caller == self.totals.len() {
-            self.totals.push(CallerTotals::new(self.names.names[caller].clone()));
+            let name = self.names.names[caller].clone();
+            let backlogs = Backlogs::new(usual_rates(), 0, 1);
+            self.totals.push(CallerTotals { name, backlogs, ..CallerTotals::default() });
         }
         let totals = &mut self.totals[caller];
         let verb = record.request.verb;
@@ -99,8 +99,8 @@ impl Callers {
             _ => {}
         }
         if tokens > 0 {
-            totals.traffic.count(record.at, tokens);
-            totals.over_time.count(record.at.since_start().as_secs(), totals.traffic.in_last_second() as u64);
+            let in_last_second = totals.traffic.count(record.at, tokens);
+            totals.over_time.count(record.at.since_start().as_secs(), in_last_second as u64);
             totals.backlogs.arrive(record.at, tokens);
         }
         self.in_its_second(record.at, caller, verb.is_read() && verb != Verb::Get);
@@ -129,8 +129,8 @@ impl Callers {
     pub(super) fn loudest(mut self, length: Duration) -> Vec<CallerTotals> {
         for totals in &mut self.totals {
             // Tokens in 100 seconds.
-            let mean = totals.traffic.tokens() * 100 / length.as_secs().max(1);
-            totals.peak = totals.traffic.peak();
+            let mean = totals.traffic.tokens * 100 / length.as_secs().max(1);
+            totals.peak = totals.traffic.peak.most;
             totals.over_time.align(&self.over_time);
             totals.bucket = knee(&totals.backlogs.curve_above(mean, WAIT)).filter(|_| totals.peak > 0);
         }
@@ -163,9 +163,6 @@ impl CallerNames {
     }
 
     fn number(&mut self, request: &RecordedRequest) -> usize {
-        if let Some(caller) = self.by_request.get(&request.number) {
-            return *caller;
-        }
         let name = match (&*request.client, &*request.user_agent) {
             ("", "") => "unknown".to_owned(),
             ("", one) | (one, "") => one.to_owned(),
@@ -178,32 +175,7 @@ impl CallerNames {
         if caller == next {
             self.names.push(name);
         }
-        if self.by_request.len() >= MOST_CALLERS {
-            self.by_request.clear();
-        }
-        self.by_request.insert(request.number, caller);
         caller
-    }
-}
-
-// === impl CallerTotals ===
-
-impl CallerTotals {
-    fn new(name: String) -> Self {
-        Self {
-            name,
-            calls: 0,
-            writes: 0,
-            rejected: 0,
-            throttled: 0,
-            failed: 0,
-            bytes: 0,
-            peak: 0,
-            over_time: PeakSeries::default(),
-            bucket: None,
-            traffic: Traffic::default(),
-            backlogs: Backlogs::new(usual_rates(), 0, 1),
-        }
     }
 }
 

@@ -11,7 +11,6 @@ use crate::simulate::replay;
 use crate::status::text::{bytes, clock, number, printable};
 
 /// Writes the table of the loudest callers.
-#[must_use]
 pub fn callers(found: &Audit) -> String {
     let line = |cells: [String; 10], name: &str| {
         let padded = cells.iter().zip(WIDTHS).map(|(cell, width)| format!("{cell:>width$}"));
@@ -40,13 +39,12 @@ pub(super) fn cells(caller: &CallerTotals, found: &Audit) -> [String; 10] {
         percent(caller.rejected, caller.calls),
         percent(caller.failed, caller.calls),
         thousands(caller.throttled),
-        thousands(caller.calls.saturating_mul(DAY) / seconds(found)),
+        thousands(caller.calls.saturating_mul(DAY) / found.read.length.as_secs().max(1)),
         bytes(usize::try_from(caller.bytes).unwrap_or(usize::MAX)),
     ]
 }
 
 /// Returns everything else, each finding as a sentence.
-#[must_use]
 pub fn sentences(found: &Audit) -> Vec<String> {
     let mut said: Vec<String> =
         found.loops.iter().take(MOST_LOOPS).map(|found| format!("Loop: {}", says(found))).collect();
@@ -105,7 +103,6 @@ pub(super) fn time(found: &Audit, after: Duration) -> String {
 }
 
 /// Returns all findings, for programs. Durations are seconds.
-#[must_use]
 pub fn json(found: &Audit) -> Value {
     let over_time = |over_time: &PeakSeries| json!({ "step": over_time.step(), "most_in_a_second": over_time.peaks() });
     let caller = |caller: &CallerTotals| {
@@ -214,10 +211,6 @@ pub(super) fn says(found: &FoundLoop) -> String {
         LoopKind::EventFlood => " Usually one per reconcile, each with a new name.",
     };
     format!("{what}: {}.{cause}", found.says(true))
-}
-
-fn seconds(found: &Audit) -> u64 {
-    found.read.length.as_secs().max(1)
 }
 
 /// Formats a part of a whole.

@@ -102,7 +102,7 @@ impl Trial<'_> {
             caller: self.caller.to_owned(),
             limits,
             calls: rows.iter().map(|row| row.arrived).sum(),
-            peak: self.arrived.most(),
+            peak: self.arrived.most,
             peak_sent: peak,
             waited: waits.over(Duration::ZERO),
             wait_p99: waits.quantile(990),

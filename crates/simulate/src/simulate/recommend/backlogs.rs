@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::moment::Moment;
 
 /// The backlogs at several rates.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(in crate::simulate) struct Backlogs {
     /// The units of one token, headroom included.
     token: u64,
@@ -82,7 +82,6 @@ impl Backlogs {
 
 impl CurvePoint {
     /// Returns the rate in tokens per second.
-    #[must_use]
     pub fn in_a_second(self) -> f64 {
         f64::from(self.rate) / 100.0
     }

@@ -7,7 +7,6 @@ use crate::simulate::replay::ReplayResult;
 use crate::status::text::{count, duration, number};
 
 /// Describes the calls read, and lists the curve near its knee if there is only one.
-#[must_use]
 pub fn curve(found: &Recommendation) -> String {
     let mut text = format!("{}; {} more take no token (leases, watches)\n", calls(found), thousands(found.exempt));
     let Some(bucket) = found.buckets.first().filter(|_| found.goal.per.is_none()) else { return text };
@@ -21,7 +20,6 @@ pub fn curve(found: &Recommendation) -> String {
 }
 
 /// Draws the smallest burst for each rate, and the bucket.
-#[must_use]
 pub fn chart(found: &Recommendation, bucket: &PortionBucket) -> Chart {
     let least = bucket.curve.last().map_or(0, |point| point.burst);
     // Higher rates have the same burst.
@@ -45,14 +43,12 @@ pub fn chart(found: &Recommendation, bucket: &PortionBucket) -> Chart {
 }
 
 /// Formats the buckets as TOML, with comments about the choice of each number.
-#[must_use]
 pub fn toml(found: &Recommendation) -> String {
     let blocks: Vec<String> = found.buckets.iter().map(|bucket| found.class(bucket) + &proven(found, bucket)).collect();
     blocks.join("\n")
 }
 
 /// Says for which portions there is no bucket, and how many calls are of no portion.
-#[must_use]
 pub fn without(found: &Recommendation) -> Vec<String> {
     let Some(per) = found.goal.per.map(Per::word) else { return Vec::new() };
     let many = format!("{per}s");
@@ -64,7 +60,6 @@ pub fn without(found: &Recommendation) -> Vec<String> {
 }
 
 /// Describes what the limiter would have done with the recorded calls under the recommended buckets.
-#[must_use]
 pub fn replayed(found: &Recommendation, replays: &[ReplayResult]) -> String {
     let rows = || replays.iter().flat_map(|one| &one.rows);
     let over: u64 = rows().map(|row| row.waits.over(found.goal.wait)).sum();
@@ -110,7 +105,7 @@ fn proven(found: &Recommendation, bucket: &PortionBucket) -> String {
         counted(found),
         short(found.goal.wait),
         thousands(bucket.knee.most()),
-        thousands(bucket.traffic.peak()),
+        thousands(bucket.traffic.peak.most),
     )
 }
 

@@ -118,7 +118,7 @@ impl<'a> Candidate<'a> {
     pub(in crate::simulate) fn end(mut self, length: Duration) -> ReplayResult {
         self.play(Moment::MAX);
         self.rows.retain(|row| row.arrived > 0);
-        let peak = self.sent.most();
+        let peak = self.sent.most;
         ReplayResult { peak, ..ReplayResult::new(&self.limits.name, self.rows, self.leases, length) }
     }
 

@@ -4,7 +4,7 @@
 //! buffered to sort them. If a line comes even later, its call is replayed late, and counted.
 
 use std::collections::{BTreeMap, HashMap};
-use std::hash::{BuildHasher, RandomState};
+use std::hash::BuildHasher as _;
 use std::io::{BufRead, BufReader, Read};
 use std::rc::Rc;
 use std::time::Duration;
@@ -51,8 +51,6 @@ pub(in crate::simulate) struct Record {
 /// A recorded request. Equal requests are stored once.
 #[derive(Debug, Hash)]
 pub(in crate::simulate) struct RecordedRequest {
-    /// A number different for each request.
-    pub(in crate::simulate) number: usize,
     pub(super) class: String,
     pub(in crate::simulate) verb: Verb,
     pub(in crate::simulate) group: String,
@@ -97,10 +95,7 @@ pub struct ReadCounts {
 #[derive(Default)]
 pub(in crate::simulate) struct LogReader {
     pub(in crate::simulate) selection: LogSelection,
-    hasher: RandomState,
     requests: HashMap<u64, Rc<RecordedRequest>>,
-    /// The number of the last request.
-    distinct: usize,
     /// When each process in the log started, in milliseconds of the wall clock.
     starts: Vec<u64>,
     /// The buffer for sorting calls of all processes by their time.
@@ -228,7 +223,6 @@ impl LogReader {
     /// Returns the request of an entry, shared with equal ones.
     fn request(&mut self, entry: LogEntry) -> Rc<RecordedRequest> {
         let request = RecordedRequest {
-            number: 0,
             verb: entry.verb(),
             class: entry.class,
             group: entry.group.unwrap_or_default(),
@@ -240,13 +234,11 @@ impl LogReader {
             long_running: entry.long_running.unwrap_or_default(),
             dry_run: entry.dry_run.unwrap_or_default(),
         };
-        let hash = self.hasher.hash_one(&request);
+        let hash = self.requests.hasher().hash_one(&request);
         if self.requests.len() >= MOST_REQUESTS {
             self.requests.clear();
         }
-        self.distinct += 1;
-        let number = self.distinct;
-        Rc::clone(self.requests.entry(hash).or_insert_with(|| Rc::new(RecordedRequest { number, ..request })))
+        Rc::clone(self.requests.entry(hash).or_insert_with(|| Rc::new(request)))
     }
 }
 

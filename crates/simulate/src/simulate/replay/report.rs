@@ -14,7 +14,6 @@ use crate::status::text::cut;
 
 /// Formats the table: a block for each class, with a line for each number and a column for each of
 /// the limits.
-#[must_use]
 pub fn table(replays: &Replays) -> String {
     let columns = &replays.replayed;
     let mut text = line("", columns.iter().map(|one| cut(&one.limits, WIDTH - 2, '~')));
@@ -69,7 +68,6 @@ fn line(name: &str, values: impl Iterator<Item = String>) -> String {
 }
 
 /// Returns remarks about the log, each a sentence.
-#[must_use]
 pub fn remarks(read: &ReadCounts) -> Vec<String> {
     let mut remarks = Vec::new();
     let mut say = |count: u64, what: &str| {
@@ -89,7 +87,6 @@ pub fn remarks(read: &ReadCounts) -> Vec<String> {
 }
 
 /// Draws calls per second, as recorded and as they would have been.
-#[must_use]
 pub fn chart(replays: &Replays, log: &str) -> Chart {
     let length = replays.replayed.first().map_or(0.0, |one| one.length.as_secs_f64());
     let note = format!("{} recorded calls of {log}, replayed under a virtual clock", thousands(calls(replays)));
@@ -107,19 +104,16 @@ pub fn chart(replays: &Replays, log: &str) -> Chart {
 }
 
 /// Returns the number of replayed calls.
-#[must_use]
 pub fn calls(replays: &Replays) -> u64 {
     replays.replayed.first().map_or(0, |one| one.rows.iter().map(|row| row.arrived).sum())
 }
 
 /// Formats the counts over time as CSV: a line for each of the limits, each class and each step.
-#[must_use]
 pub fn csv(replays: &Replays) -> String {
     csv_of("class", replays.replayed.iter().map(|one| (one.limits.as_str(), one.rows.as_slice())))
 }
 
 /// Returns the numbers of the table, for programs. Durations are in seconds.
-#[must_use]
 pub fn json(replays: &Replays) -> Value {
     let one = |one: &ReplayResult| {
         json!({
