@@ -79,8 +79,8 @@ pub(super) struct CallParts {
 /// The position of a part in `Call::text`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct TextSpan {
-    start: u32,
-    len: u32,
+    start: usize,
+    len: usize,
 }
 
 // === impl Verb ===
@@ -177,18 +177,12 @@ impl fmt::Debug for Call {
 // === impl TextSpan ===
 
 impl TextSpan {
-    /// Creates the position of `len` bytes at `start`; empty beyond 4 GiB. http's own limit is 64
-    /// KiB.
     pub(super) fn new(start: usize, len: usize) -> Self {
-        match (u32::try_from(start), u32::try_from(len)) {
-            (Ok(start), Ok(len)) => Self { start, len },
-            _ => Self::default(),
-        }
+        Self { start, len }
     }
 
     pub(super) fn of(self, text: &str) -> &str {
-        let start = self.start as usize;
-        text.get(start..start + self.len as usize).unwrap_or_default()
+        text.get(self.start..self.start + self.len).unwrap_or_default()
     }
 
     pub(super) fn is_empty(self) -> bool {
