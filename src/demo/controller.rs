@@ -88,7 +88,12 @@ impl HttpController {
         let path = object.path();
         let is_done = self.call(Method::PATCH, &path).await && self.call(Method::PUT, &format!("{path}/status")).await;
         if is_done {
-            self.api.world().report(object, generation, self.api.clock.now());
+            let now = self.api.clock.now();
+            let mut world = self.api.world();
+            let took = world.report(object, generation, now);
+            if !KINDS[self.kind].guarded && self.api.scene.trouble().contains(&now) {
+                took.into_iter().for_each(|took| world.record.healthy.add(took));
+            }
         }
         is_done
     }
@@ -110,7 +115,7 @@ impl HttpController {
                 () = clock.sleep(holder.timeout()) => false,
             };
             let attempt = holder.end(renewed, clock.now());
-            self.api.world().record.renewals.push(attempt.late);
+            self.api.world().record.renewed(attempt.late);
             clock.sleep_until(attempt.next).await;
         }
     }

@@ -18,7 +18,6 @@ use serde_json::json;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
-use super::record::ApiCall;
 use super::scene::{KINDS, SERVICE_TIME, Scene};
 use super::world::World;
 use crate::clock::Clock;
@@ -28,7 +27,7 @@ use crate::places::{self, Door, Place};
 /// The embedded API server, shared by its connections and the measurements.
 #[derive(Debug)]
 pub(super) struct Api {
-    scene: Scene,
+    pub(super) scene: Scene,
     pub(super) clock: Clock,
     world: Mutex<World>,
 }
@@ -85,10 +84,12 @@ impl Api {
 
     async fn answer(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
         let at = self.clock.now();
+        self.world().record.called(at);
         let serves = self.world().capacity.serves(at);
         let fault = if serves { self.serve_one(&request).await } else { Some("etcdserver: too many requests") };
-        self.world().record.arrived.push(ApiCall { at, is_error: fault.is_some() });
-        fault.map_or_else(|| Response::new(Full::new(Bytes::from_static(b"{}"))), failure)
+        let Some(fault) = fault else { return Response::new(Full::new(Bytes::from_static(b"{}"))) };
+        self.world().record.calls.failed(at);
+        failure(fault)
     }
 
     /// Serves a request. Returns the reason if the webhook refuses it.

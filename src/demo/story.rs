@@ -6,6 +6,7 @@ use super::record::RunRecord;
 use super::scene::{BURST, CAPACITY, KINDS, OBJECTS, RATE, Scene};
 use crate::chart::{Axis, Band, Chart, Level, Mark, Series, short, thousands};
 use crate::moment::Moment;
+use crate::simulate::rates;
 
 /// The results of the two runs.
 #[derive(Clone, Debug)]
@@ -17,8 +18,6 @@ pub(crate) struct DemoResult {
     /// The run with the gate.
     pub(super) with: RunRecord,
 }
-
-const SECOND: Duration = Duration::from_secs(1);
 
 /// The number of points of each line in the picture.
 const POINTS: u32 = 50;
@@ -64,37 +63,25 @@ impl DemoResult {
     }
 
     fn series(&self, name: &str, mark: Mark, record: &RunRecord) -> Series {
-        let width = self.scene.length / POINTS;
-        let mut counts = vec![0_usize; POINTS as usize];
-        for call in &record.arrived {
-            let index = call.at.since_start().as_nanos() / width.as_nanos().max(1);
-            if let Some(count) = usize::try_from(index).ok().and_then(|index| counts.get_mut(index)) {
-                *count += 1;
-            }
-        }
-        let width = width.as_secs_f64();
-        let point = |(index, count): (usize, usize)| ((index as f64 + 0.5) * width, count as f64 / width);
-        Series { name: name.to_owned(), mark, points: counts.into_iter().enumerate().map(point).collect() }
+        let points = rates(std::slice::from_ref(&record.calls), self.scene.length, self.scene.length / POINTS);
+        Series { name: name.to_owned(), mark, points }
     }
 
     /// Describes the results in sentences.
     pub(crate) fn sentences(&self) -> Vec<String> {
-        let trouble = self.scene.trouble();
-        let healthy = |record: &RunRecord| {
-            record.convergence(990, |it| !it.guarded && trouble.contains(&it.at)).map_or_else(|| "-".to_owned(), short)
-        };
+        let healthy = |record: &RunRecord| short(record.healthy.quantile(990));
         let mut sentences = vec![
             format!(
                 "Without the gate up to {} calls in one second reached an API that can serve {CAPACITY}, {} calls in all; {}",
-                thousands(self.without.most_calls(SECOND)),
-                thousands(self.without.arrived.len()),
+                thousands(self.without.peak.most),
+                thousands(self.without.calls.sent),
                 self.trouble(&self.without),
             ),
             format!(
                 "With the gate never more than {} calls in one second did, {} in all; {} While the webhook was down, \
                  99% of the healthy objects were reconciled within {} of their change (without the gate: {}).",
-                thousands(self.with.most_calls(SECOND)),
-                thousands(self.with.arrived.len()),
+                thousands(self.with.peak.most),
+                thousands(self.with.calls.sent),
                 self.trouble(&self.with),
                 healthy(&self.with),
                 healthy(&self.without),
@@ -123,29 +110,25 @@ impl DemoResult {
                 format!("{after} after the webhook was back {overdue} objects were still not reconciled")
             }
         };
-        let errors = record.arrived.iter().filter(|call| call.is_error).count();
-        let (late, renewals) = record.renewals();
-        format!(
-            "{} of them failed. {recovery}, and {late} of {renewals} lease renewals were late or failed.",
-            thousands(errors)
-        )
+        let RunRecord { calls, renewals, late, .. } = record;
+        let errors = thousands(calls.failed);
+        format!("{errors} of them failed. {recovery}, and {late} of {renewals} lease renewals were late or failed.")
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::demo::record::{ApiCall, Backlog};
+    use crate::demo::record::Backlog;
 
     fn played() -> DemoResult {
-        let call = |at| ApiCall { at: Moment::from_millis(at), is_error: true };
-        let without = RunRecord {
-            arrived: (0..2000).map(call).collect(),
-            backlog: vec![Backlog { at: Moment::from_millis(9900), overdue: 1234 }],
-            ..RunRecord::default()
+        let run = |at, overdue| RunRecord {
+            backlog: vec![Backlog { at: Moment::from_millis(at), overdue }],
+            ..RunRecord::new()
         };
-        let with =
-            RunRecord { backlog: vec![Backlog { at: Moment::from_millis(7000), overdue: 0 }], ..RunRecord::default() };
+        let mut without = run(9900, 1234);
+        (0..2000).for_each(|at| without.called(Moment::from_millis(at)));
+        let with = run(7000, 0);
         DemoResult { scene: Scene { length: Duration::from_secs(10), seed: 1 }, without, with }
     }
 

@@ -59,7 +59,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
         ],
     ),
     ("admin", &["bind", "body", "clock", "controls", "hosts", "places", "spec", "status", "telemetry"]),
-    ("demo", &["chart", "clock", "controller", "own_client", "places", "random"]),
+    ("demo", &["chart", "clock", "controller", "own_client", "places", "random", "simulate"]),
     (
         "simulate",
         &["agenda", "api", "chart", "classify", "config", "controller", "hot", "limit", "random", "spec", "status"],
