@@ -136,6 +136,11 @@ impl<T> Admitted<T> {
 // === impl Slot ===
 
 impl Slot {
+    /// Returns true if the call occupies no slot.
+    pub fn is_empty(&self) -> bool {
+        matches!(self.shares, [SlotShare::None, SlotShare::None])
+    }
+
     /// Returns the connection group of the call.
     pub fn group(&self) -> Group {
         self.group

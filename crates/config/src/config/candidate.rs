@@ -13,7 +13,6 @@ use super::layers::overlay;
 use super::problems::did_you_mean;
 use super::record::Grafted;
 use super::shape::Shape;
-use crate::limit::Policy;
 use crate::spec::Gate;
 
 /// Reads the candidate of a gate into `gate`. `read` reads a whole gate from its table.
@@ -27,7 +26,7 @@ pub(super) fn compare(at: &Cursor<'_>, gate: &mut Gate, read: impl FnOnce(&Curso
              arrives with one identity",
         ),
     }
-    gate.candidate = Some(Arc::new(alone(other.policy)));
+    gate.candidate = Some(Arc::new(other.policy.alone()));
 }
 
 /// Reads the gate again with the limits in `own`, a table in the gate's. The key `beside` is none of
@@ -83,14 +82,6 @@ pub(super) fn put_in_force(gate: &mut Table, candidate: Table) {
         backoff.retain(|key, _| !STRATEGY.contains(&key));
     }
     overlay(gate, candidate);
-}
-
-/// Returns the limits with no bucket shared: a candidate must not use up other gates' tokens.
-fn alone(mut policy: Policy) -> Policy {
-    policy.shared.clear();
-    let of_classes = policy.classes.iter_mut().map(|class| &mut class.bucket);
-    [&mut policy.bucket].into_iter().chain(of_classes).flatten().for_each(|bucket| bucket.shared = None);
-    policy
 }
 
 /// The name of a gate's key for its candidate.

@@ -59,6 +59,16 @@ impl Policy {
         let buckets = self.classes.iter().map(|class| &class.bucket).chain([&self.bucket]).flatten();
         buckets.filter_map(|bucket| Some((bucket, self.shared_by(bucket)?)))
     }
+
+    /// Returns the limits with no bucket shared, for a limiter that only counts: it must not use up
+    /// other gates' tokens.
+    #[must_use]
+    pub fn alone(&self) -> Self {
+        let mut policy = Self { shared: Vec::new(), ..self.clone() };
+        let of_classes = policy.classes.iter_mut().map(|class| &mut class.bucket);
+        of_classes.chain([&mut policy.bucket]).flatten().for_each(|bucket| bucket.shared = None);
+        policy
+    }
 }
 
 // === impl SharedPolicy ===

@@ -7,7 +7,6 @@
 
 mod body_key;
 mod intake;
-mod shadow;
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -20,7 +19,7 @@ use http::request::Parts;
 
 use self::body_key::key_in_body;
 use self::intake::Intake;
-use super::driver::{HeldPermit, HeldTicket, Learning, ShadowEntry, Stale, Verdict};
+use super::driver::{HeldPermit, HeldTicket, Stale, Verdict};
 use super::failure::CallFailure;
 use super::gate_config::GateConfig;
 use super::observe::CallContext;
@@ -31,7 +30,6 @@ use crate::classify::{ClassifiedCall, Salt};
 use crate::clients::{ClientRefusal, Clients};
 use crate::clock::Clock;
 use crate::dialect::{Head, LONGEST_FORM};
-use crate::telemetry::meters::Decision;
 use crate::upstream::{DedicatedConnection, Inbound, OutgoingBody, StreamLease};
 
 /// A client's request before it is admitted.
@@ -152,7 +150,7 @@ pub(crate) async fn admit(
             verdict = Verdict::Wait(permit.requeue());
             continue;
         };
-        return Ok(Admission { permit: shadow::follow(gate, permit, &request.parts, context), route });
+        return Ok(Admission { permit, route });
     }
 }
 
@@ -188,25 +186,17 @@ fn ask(gate: &GateParts, request: &Parts, context: &mut CallContext) -> Result<V
     let CallContext { config, call, key, .. } = &*context;
     let flow_name = call.flow_name(&request.headers);
     let arrival = call.arrival(*key, &flow_name);
-    let is_in_shadow = context.is_in_shadow();
-    let verdict = gate.decider(is_in_shadow).arrive(config.generation, &arrival)?;
-    let decision = match &verdict {
-        Verdict::Go(_) => Decision::Go,
-        Verdict::Wait(_) => Decision::Wait,
-        Verdict::Refused(_) => Decision::Refuse,
-    };
-    config.meters.decided(call.class, decision);
-    let twin = context.at_twin(&arrival);
-    let played = |verdict| shadow::permit(gate, verdict, &arrival, request, config);
-    let heeds = ShadowEntry { learns: Learning::Pauses, ..ShadowEntry::default() };
-    let verdict = match is_in_shadow {
-        false => verdict,
-        true if gate.shadow => Verdict::Go(played(verdict)),
-        true => Verdict::Go(gate.driver.admit_unmetered(&arrival, heeds).beside(played(verdict))),
-    };
-    if twin.is_some() {
-        context.beside(twin);
+    if config.has_twin {
+        let bytes = || intake::large_head(request) + intake::declared(request).min(intake::ENOUGH);
+        let (verdict, copies) = gate.driver.play(config, &arrival, &bytes, context.asked_at())?;
+        if !context.is_in_shadow() {
+            config.meters.decided(call.class, verdict.decision());
+        }
+        context.follow(copies);
+        return Ok(verdict);
     }
+    let verdict = gate.driver.arrive(config.generation, &arrival)?;
+    config.meters.decided(call.class, verdict.decision());
     Ok(verdict)
 }
 

@@ -13,8 +13,8 @@ mod log;
 mod operator;
 mod sharing;
 mod tell;
+mod twin;
 
-use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::task::Waker;
@@ -22,15 +22,17 @@ use std::task::Waker;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-pub(crate) use self::held::{HeldPermit, HeldSlot, HeldTicket, Learning, OwedReceipt, Settlement, ShadowEntry};
-use self::log::KeyLog;
+pub(crate) use self::held::{HeldPermit, HeldSlot, HeldTicket, Learning, OwedReceipt};
 use self::tell::Teller;
+use self::twin::Twin;
+pub(crate) use self::twin::{Fate, TwinAnswer, TwinCall};
 use super::stores::{Done, Stores};
 use crate::api::{Answer, Group, Key};
 use crate::clock::Clock;
 use crate::limit::{self, Arrival, Keys, Limiter, Receipt, Refusal, Ticket};
 use crate::lock;
 use crate::moment::Moment;
+use crate::telemetry::meters::Decision;
 use crate::upstream::Rooms;
 
 /// The limiter of one gate, shared by its calls. Cheap to clone.
@@ -48,14 +50,17 @@ struct DriverCore {
     /// Notified when the limiter must be advanced sooner than the background task wakes.
     sooner: Notify,
     teller: Teller,
-    /// The keys that began or ceased to fail and are not logged yet.
-    key_log: KeyLog,
     /// Sends requests to the stores of shared buckets.
     stores: Stores,
 }
 
 struct DriverState {
-    limiter: Limiter,
+    /// The gate's limiter. In shadow mode its calls are copies.
+    own: Twin,
+    /// The limiter for the classes in shadow mode, on a gate where other classes are enforced.
+    shadow: Option<Box<Twin>>,
+    /// The limiter of the candidate.
+    candidate: Option<Box<Twin>>,
     /// The tasks to wake when the limiter may have decided on a waiting call.
     wakers: HashMap<Ticket, Waker>,
     /// The time of the background task's timer.
@@ -81,6 +86,19 @@ pub(crate) enum Verdict {
     Refused(Refusal),
 }
 
+// === impl Verdict ===
+
+impl Verdict {
+    /// Returns the name of the verdict in metrics.
+    pub(crate) fn decision(&self) -> Decision {
+        match self {
+            Self::Go(_) => Decision::Go,
+            Self::Wait(_) => Decision::Wait,
+            Self::Refused(_) => Decision::Refuse,
+        }
+    }
+}
+
 // === impl Driver ===
 
 impl Driver {
@@ -88,8 +106,15 @@ impl Driver {
     /// limits.
     pub(crate) fn new(gate: Arc<str>, limiter: Limiter, generation: u64, stores: Stores, clock: Clock) -> Self {
         let keys = Arc::clone(limiter.keys());
-        let state =
-            DriverState { limiter, wakers: HashMap::new(), alarm: Moment::ZERO, generation, bypass_until: None };
+        let state = DriverState {
+            own: Twin::new(limiter),
+            shadow: None,
+            candidate: None,
+            wakers: HashMap::new(),
+            alarm: Moment::ZERO,
+            generation,
+            bypass_until: None,
+        };
         let shared = DriverCore {
             gate,
             state: Mutex::new(state),
@@ -97,7 +122,6 @@ impl Driver {
             clock,
             sooner: Notify::new(),
             teller: Teller::default(),
-            key_log: KeyLog::default(),
             stores,
         };
         Self { shared: Arc::new(shared) }
@@ -133,13 +157,18 @@ impl Driver {
     pub(crate) fn arrive(&self, generation: u64, arrival: &Arrival<'_>) -> Result<Verdict, Stale> {
         let (verdict, now) = self.operate(|state, now| {
             let is_current = state.generation == generation;
-            (is_current.then(|| state.limiter.arrive(arrival, now)).ok_or(Stale), now)
+            (is_current.then(|| state.own.limiter.arrive(arrival, now)).ok_or(Stale), now)
         });
-        Ok(match verdict? {
-            limit::Verdict::Admit(permit) => Verdict::Go(HeldPermit::new(self, permit, now, ShadowEntry::default())),
+        Ok(self.held(verdict?, Learning::All, now))
+    }
+
+    /// Puts what a verdict gives to a call into its guard.
+    fn held(&self, verdict: limit::Verdict, learns: Learning, now: Moment) -> Verdict {
+        match verdict {
+            limit::Verdict::Admit(permit) => Verdict::Go(HeldPermit::new(self, permit, now, learns)),
             limit::Verdict::Wait(ticket) => Verdict::Wait(HeldTicket::new(self, ticket)),
             limit::Verdict::Refuse(refusal) => Verdict::Refused(refusal),
-        })
+        }
     }
 
     /// Advances the limiter whenever it is due, until `stop`. Calls `bypass_over` when a bypass of
@@ -153,7 +182,7 @@ impl Driver {
             };
             tokio::select! {
                 () = self.shared.clock.sleep_until(until) => {
-                    let advance = |state: &mut DriverState, now| (state.advance(now), state.limiter.take_asks(now), now);
+                    let advance = |state: &mut DriverState, now| (state.advance(now), state.own.limiter.take_asks(now), now);
                     let (is_over, asks, sent) = self.operate(advance);
                     if is_over {
                         bypass_over();
@@ -170,8 +199,13 @@ impl Driver {
 
     /// Applies a function to the limiter under the lock, only to read it.
     pub(crate) fn look<T>(&self, at: impl FnOnce(&Limiter, Moment) -> T) -> T {
-        let state = self.lock();
-        at(&state.limiter, self.shared.clock.now())
+        self.look_as(false, at)
+    }
+
+    /// Like [`Self::look`], at the limiter that decides about calls in shadow mode or not.
+    pub(crate) fn look_as<T>(&self, is_in_shadow: bool, at: impl FnOnce(&Limiter, Moment) -> T) -> T {
+        let mut state = self.lock();
+        at(&state.decider(is_in_shadow).limiter, self.shared.clock.now())
     }
 
     /// Returns the number of tasks to be woken, for tests.
@@ -183,53 +217,35 @@ impl Driver {
     /// Reports the outcome of a call to the limiter, and records for the log if its key began to
     /// fail.
     fn finish(&self, receipt: Receipt, answer: Answer, key: Option<Key>, name: &dyn Fn() -> String) {
-        let receipt = match key {
-            Some(_) => receipt,
-            None => match receipt.settle(&self.shared.keys, answer) {
-                Ok(()) => return,
-                Err(receipt) => receipt,
-            },
-        };
-        let began = Cell::new(false);
-        let of = key.or_else(|| receipt.key());
-        let note = || {
-            began.set(true);
-            name()
-        };
-        let now = self.operate(|state, now| {
-            state.limiter.finish(receipt, answer, key, &note, now);
-            now
-        });
-        // Another call may have made the key recover meanwhile: then there is nothing to log.
-        let failing = of.filter(|_| began.get()).and_then(|key| self.shared.keys.find(&key, now));
-        if let Some((name, state)) = failing {
-            self.shared.key_log.began(name, &state);
+        if let Some(receipt) = twin::unsettled(receipt, &self.shared.keys, answer, key) {
+            self.operate(|state, now| state.own.finish(receipt, answer, key, name, now));
         }
     }
 
     /// Logs which keys began or ceased to fail. Called every second; `is_last` at the end, to log
     /// everything.
     pub(crate) fn log_keys(&self, is_last: bool) {
-        self.shared.key_log.write(&self.shared.gate, self.shared.clock.now(), is_last);
+        let logs: Vec<_> = self.lock().deciders().map(|twin| Arc::clone(&twin.log)).collect();
+        logs.iter().for_each(|log| log.write(&self.shared.gate, self.shared.clock.now(), is_last));
     }
 
     /// Runs an operation on the limiter under the lock, then wakes the tasks it concerns.
     fn operate<T>(&self, operation: impl FnOnce(&mut DriverState, Moment) -> T) -> T {
-        let (result, woken, sooner, wanted, ended) = {
+        let (result, woken, sooner, wanted) = {
             let mut state = self.lock();
             let now = self.shared.clock.now();
             let result = operation(&mut state, now);
-            let wanted = self.shared.teller.has_news(&state.limiter);
-            (result, state.drain(), state.is_sooner(), wanted, state.limiter.take_ended())
+            let wanted = self.shared.teller.has_news(&state.own.limiter);
+            state.own.note_ended();
+            (result, state.drain(now), state.is_sooner(), wanted)
         };
         interleave::point();
         woken.into_iter().for_each(Waker::wake);
-        ended.into_iter().for_each(|ended| self.shared.key_log.ended(ended));
         if sooner {
             self.shared.sooner.notify_one();
         }
         if wanted {
-            self.shared.teller.tell(|look| look(&self.lock().limiter));
+            self.shared.teller.tell(|look| look(&self.lock().own.limiter));
         }
         result
     }
@@ -247,13 +263,13 @@ struct PoolRooms(Weak<DriverCore>);
 impl Rooms for PoolRooms {
     fn add_room(&self, group: Group, change: i64) {
         if let Some(shared) = self.0.upgrade() {
-            Driver { shared }.operate(|state, now| state.limiter.add_room(group, change, now));
+            Driver { shared }.operate(|state, now| state.own.limiter.add_room(group, change, now));
         }
     }
 
     fn unreachable(&self, group: Group) {
         if let Some(shared) = self.0.upgrade() {
-            Driver { shared }.operate(|state, now| state.limiter.fail_group(group, now));
+            Driver { shared }.operate(|state, now| state.own.limiter.fail_group(group, now));
         }
     }
 }
@@ -261,25 +277,40 @@ impl Rooms for PoolRooms {
 // === impl DriverState ===
 
 impl DriverState {
+    /// Returns the limiter that decides about calls: the one in force, or that of calls in shadow
+    /// mode.
+    fn decider(&mut self, is_in_shadow: bool) -> &mut Twin {
+        match &mut self.shadow {
+            Some(twin) if is_in_shadow => twin,
+            Some(_) | None => &mut self.own,
+        }
+    }
+
+    /// Returns the gate's limiter, and the one for classes in shadow mode if there is one.
+    fn deciders(&mut self) -> impl Iterator<Item = &mut Twin> {
+        [Some(&mut self.own), self.shadow.as_deref_mut()].into_iter().flatten()
+    }
+
     /// Advances the limiter. Returns true if a bypass has run out.
     fn advance(&mut self, now: Moment) -> bool {
         let over = self.bypass_until.take_if(|until| *until <= now).is_some();
         if over {
-            self.limiter.set_bypass(false, now);
+            self.own.limiter.set_bypass(false, now);
         }
-        self.limiter.advance(now);
+        self.own.advance(now);
         over
     }
 
     fn next_wakeup(&self) -> Moment {
-        [self.limiter.next_wakeup(), self.bypass_until].into_iter().flatten().min().unwrap_or(Moment::MAX)
+        [self.own.limiter.next_wakeup(), self.bypass_until].into_iter().flatten().min().unwrap_or(Moment::MAX)
     }
 
     /// Takes the wakers of the calls with a result. Does not allocate if there are none.
-    fn drain(&mut self) -> Vec<Waker> {
+    fn drain(&mut self, now: Moment) -> Vec<Waker> {
         let mut woken = Vec::new();
-        while let Some(ticket) = self.limiter.next_event() {
+        while let Some(ticket) = self.own.limiter.next_event() {
             woken.extend(self.wakers.remove(&ticket));
+            self.own.decided(ticket, now);
         }
         woken
     }

@@ -15,7 +15,6 @@ use http::{Method, Request};
 use http_body_util::{BodyExt, Limited};
 use serde_json::{Value, json};
 
-use super::driver::ShadowEntry;
 use super::parts::GateParts;
 use crate::api::Group;
 use crate::clock::Clock;
@@ -104,7 +103,7 @@ async fn call(own: &GateParts, method: Method, path: &str, body: Option<Bytes>) 
     let config = own.config.get();
     let call = config.options.gate.rules.classify(request.method(), request.uri(), request.headers(), &own.hasher);
     let flow_name = call.flow_name(request.headers());
-    let permit = own.driver.admit_unmetered(&call.arrival(None, &flow_name), ShadowEntry::default());
+    let permit = own.driver.admit_unmetered(&call.arrival(None, &flow_name));
     let lease = own.upstream.checkout_exempt(Group::Exempt).await.map_err(|error| error.to_string())?;
     let (request, _owed, _slot) = permit.admit(request);
     let response = own.upstream.send(lease, request).await.map_err(|error| error.to_string())?;

@@ -24,9 +24,10 @@ use crate::api::{Answer, Key, Outcome, Removal, Scope, Verb, grpc, signals};
 use crate::clock::wall_clock;
 use crate::dialect::{Form, is_grpc};
 use crate::hot;
-use crate::limit::Receipt;
 use crate::limit::outcome::Charged;
+use crate::limit::{Limiter, Receipt};
 use crate::lock;
+use crate::moment::Moment;
 use crate::upstream::{BodyPrefix, ResponseBody, SendError, UpgradeAnswer};
 
 /// A sent call without an outcome so far. Dropping it then means that the caller hung up.
@@ -101,7 +102,7 @@ pub(crate) fn send<'a>(
         // A stream cannot be told from a single answer, and may last for any time.
         let slot = if sent.is_grpc() && is_grpc(&head.headers) { None } else { Some(slot) };
         if slot.is_none() {
-            sent.context.beside(None);
+            sent.context.follow([None, None]);
         }
         sent.clients_answer(head, body, slot, question, copy)
     }
@@ -153,11 +154,14 @@ impl SentCall<'_> {
         self.context.learned(&told);
         self.look_at_body(status);
         if self.is_free_unchanged && status == StatusCode::NOT_MODIFIED {
-            self.owed.iter().for_each(OwedReceipt::refund);
+            self.tell(&Limiter::refund);
         }
         self.note_quotas(status, headers);
-        if let Some(word) = told.charged {
-            self.owed.iter().for_each(|owed| owed.learn(self.context.call.quota.action, word));
+        if let Some(word) = told.charged
+            && self.owed.as_ref().and_then(OwedReceipt::receipt).is_some_and(|receipt| !receipt.was_predicted(word))
+        {
+            let action = self.context.call.quota.action;
+            self.tell(&|limiter, receipt, now| limiter.learn_resource(receipt, action, word, now));
         }
         if let Some(signal) = told.signal {
             let call = &self.context.call.call;
@@ -219,7 +223,7 @@ impl SentCall<'_> {
                 && let Some(left) = signals::left(honoured, &quotas, reserve)
             {
                 let charged = if scope == Scope::Class { Charged::Class } else { Charged::All };
-                self.owed.iter().for_each(|owed| owed.note_left(charged, left));
+                self.tell(&|limiter, receipt, now| limiter.note_left(receipt, charged, left, now));
             }
             let whose = if call.quota.holder == 0 { call.credential } else { call.quota.holder };
             self.gate.tally.quotas.note(quotas, whose, self.context.caller.row(), self.gate.driver.clock().now());
@@ -287,11 +291,18 @@ impl SentCall<'_> {
         failure
     }
 
+    /// Tells something about the call to the limiters: the one in force, and that of calls in shadow
+    /// mode.
+    fn tell(&self, apply: &dyn Fn(&mut Limiter, &Receipt, Moment)) {
+        self.owed.iter().for_each(|owed| owed.tell(apply));
+        self.context.tell_shadow(apply);
+    }
+
     /// Reports the outcome to the limiter. Returns the call's key if it was unknown until now.
     fn report(&mut self, answer: Answer) -> Option<Key> {
         let owed = self.owed.take()?;
         let (key, start) = self.key_from_body(&owed, answer);
-        self.context.answered(answer, key);
+        self.context.answered(answer, key, start.as_deref());
         owed.finish(answer, key, &|| self.context.call.key_name(start.as_deref()));
         key
     }
@@ -301,10 +312,11 @@ impl SentCall<'_> {
     /// some key of the same collection is failing. The key is `None` if it was known before.
     fn key_from_body(&self, owed: &OwedReceipt, answer: Answer) -> (Option<Key>, Option<Vec<u8>>) {
         let (Some(kept), source) = (&self.kept, &self.context.call.key) else { return (None, None) };
-        let keys = self.gate.decider(self.context.is_in_shadow()).keys();
+        let is_in_shadow = self.context.is_in_shadow();
+        let is_failing = |all| self.gate.driver.look_as(is_in_shadow, |limiter, _| limiter.keys().any_failing_in(all));
         let concerned = match answer.outcome {
             Outcome::Failure | Outcome::Throttled { .. } => true,
-            Outcome::Success => source.collection().is_some_and(|all| keys.any_failing_in(all)),
+            Outcome::Success => source.collection().is_some_and(is_failing),
             Outcome::Abandoned | Outcome::Neutral => answer.gone != Removal::Nothing,
         };
         if !concerned {

@@ -27,6 +27,8 @@ pub(crate) struct GateConfig {
     pub(crate) limits_slots: bool,
     /// True if a class is in shadow mode.
     pub(crate) has_shadow: bool,
+    /// True if a class is in shadow mode or the gate has a candidate.
+    pub(crate) has_twin: bool,
 }
 
 // === impl GateConfig ===
@@ -36,9 +38,10 @@ impl GateConfig {
         let spec::Gate { policy, access, .. } = &options.gate;
         let limits_slots = policy.in_flight.is_some() || policy.classes.iter().any(|class| class.in_flight.is_some());
         let has_shadow = policy.classes.iter().any(|class| class.shadow);
+        let has_twin = has_shadow || options.gate.candidate.is_some();
         let names = access.allowed_hosts.iter().chain(access.tls.iter().flat_map(|tls| &tls.names));
         let hosts = Hosts::new(names.map(String::as_str), &options.upstream.target.base_path);
-        Self { generation, options, hosts, meters, limits_slots, has_shadow }
+        Self { generation, options, hosts, meters, limits_slots, has_shadow, has_twin }
     }
 
     /// Returns true if the class is in shadow mode: its calls are sent at once, and what the limits

@@ -177,11 +177,8 @@ pub(super) async fn upkeep(gate: Arc<str>, own: Arc<GateParts>, clock: Clock, ov
         }
         pauses.look(&own);
         own.tally.errors.sweep(own.driver.keys(), clock.now());
-        for driver in own.drivers() {
-            driver.tidy().await;
-            driver.log_keys(false);
-        }
-        own.tally.twin.catch_up(clock.now()).await;
+        own.driver.tidy().await;
+        own.driver.log_keys(false);
         seconds = if (waiting > 0) == saturated { 0 } else { seconds + 1 };
         if seconds < STEADY {
             continue;

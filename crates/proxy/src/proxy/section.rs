@@ -115,14 +115,11 @@ impl Section {
         upstream.measure(UpstreamMeters::new(Arc::clone(&self.name)));
         let pool = upstream.clone();
         driver.connect(move |group, calls| pool.want(group, calls));
-        if self.shadow {
-            driver.cast_shadow();
-        }
-        let tally = tally::Tally::new(&self.name, branch.map(|branch| branch.name), self.clock);
-        tally.twin.compare(&config, None, self.clock.now());
+        let tally = Arc::new(tally::Tally::new(&self.name, branch.map(|branch| branch.name), self.clock));
+        driver.add_twins(&config, self.shadow, &tally);
         let parts = Arc::new(GateParts {
             config: Arc::clone(&self.config),
-            tally: Arc::new(tally),
+            tally,
             responder: Arc::clone(&self.responder),
             driver,
             upstream,
@@ -131,9 +128,7 @@ impl Section {
             clients: self.clients.clone(),
             hasher: self.salt.clone(),
             shadow: self.shadow,
-            shadow_limiter: Default::default(),
         });
-        parts.shadow_by(&self.config.get());
         gates.retain(|gate| gate.strong_count() > 0);
         gates.push(Arc::downgrade(&parts));
         bound_answers(&gates, &options.gate);
@@ -159,9 +154,7 @@ impl Section {
         let swap = || self.config.set(Arc::clone(&next));
         for gate in gates.iter().filter_map(Weak::upgrade) {
             gate.upstream.adjust(&next.options.upstream);
-            gate.shadow_by(&next);
-            gate.driver.reconfigure(next.options.gate.policy.clone(), next.generation, swap);
-            gate.tally.twin.compare(&next, Some(&before), self.clock.now());
+            gate.driver.reconfigure(&next, &before, &gate.tally, swap);
         }
         swap();
         bound_answers(&gates, &next.options.gate);

@@ -6,12 +6,12 @@ mod errors;
 mod hot;
 mod latency;
 mod shadow;
-mod twin;
 
 use std::collections::VecDeque;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 pub(crate) use self::callers::CallerRow;
 use self::callers::Callers;
@@ -19,8 +19,8 @@ pub(crate) use self::errors::FailingAnswer;
 use self::errors::LastErrors;
 use self::hot::Hot;
 use self::latency::Latency;
+pub(crate) use self::shadow::Comparison;
 use self::shadow::Shadow;
-pub(crate) use self::twin::{Twin, TwinAnswer, TwinCall};
 use super::quotas::Quotas;
 use crate::api::Rejection;
 use crate::classify::ClassifiedCall;
@@ -53,7 +53,7 @@ pub(crate) struct Tally {
     /// What the limits would have done to calls in shadow mode.
     pub(crate) shadow: Shadow,
     /// The comparison with a candidate's limits, if the gate has a candidate.
-    pub(crate) twin: Twin,
+    pub(crate) comparison: Mutex<Option<Arc<Comparison>>>,
 }
 
 /// The number of calls sent without limits during a bypass, as a count and as a metric.
@@ -106,7 +106,7 @@ impl Tally {
             hot: Hot::default(),
             errors: LastErrors::default(),
             shadow: Shadow::default(),
-            twin: Twin::default(),
+            comparison: Mutex::default(),
         }
     }
 
@@ -163,6 +163,12 @@ impl Tally {
         lately.refusals.truncate(REFUSALS);
     }
 
+    /// Counts a wait, or a refusal if `wait` is `None`, under the gate's own limits, if they are
+    /// compared with a candidate's. In shadow mode it is a would-be one.
+    pub(crate) fn count_in_force(&self, class: &str, reason: Reason, wait: Option<Duration>) {
+        lock(&self.comparison).iter().for_each(|comparison| comparison.in_force.count(class, reason, wait));
+    }
+
     /// Adds the last second to the history; `waiting` is the number of calls waiting now. Called
     /// every second.
     pub(crate) fn second(&self, waiting: usize) {
@@ -201,7 +207,7 @@ impl Tally {
         gate.revalidated = self.revalidated.load(Relaxed);
         gate.hot = self.hot.tell(self.clock, names);
         gate.latency = self.latency.tell();
-        gate.candidate = self.twin.tell(self.clock);
+        gate.candidate = lock(&self.comparison).as_ref().map(|comparison| comparison.tell(self.clock));
         gate.callers = if names { self.callers.tell(self.clock) } else { Vec::new() };
         let lately = lock(&self.lately);
         let refusal = |refused: &RefusalRow| status::Refusal {
@@ -251,8 +257,6 @@ const NAME: usize = 200;
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use http::{HeaderMap, Method};
 
     use super::*;

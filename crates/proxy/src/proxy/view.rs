@@ -27,9 +27,8 @@ impl Gate {
     #[must_use]
     pub async fn status(&self, names: bool) -> status::GateStatus {
         let own = self.own();
-        let clock = self.section.clock;
         let config = self.section.config.get();
-        own.tally.twin.catch_up(clock.now()).await;
+        own.driver.tidy().await;
         let now = own.shown(own.driver.snapshot().await);
         let shows_flows = names
             || (self.section.kind == ApiKind::Kubernetes && config.options.gate.rules.fair_by == FairBy::Resource);
@@ -124,10 +123,7 @@ impl Gate {
     /// Forgets the failing keys with names accepted by `is_meant`, so that their next calls are not
     /// delayed. Returns how many there were.
     pub async fn forget(&self, is_meant: &(dyn Fn(&str) -> bool + Sync)) -> usize {
-        let mut keys = 0;
-        for driver in self.own().drivers() {
-            keys = keys.max(driver.forget(is_meant).await); // calls in force are known to both
-        }
+        let keys = self.own().driver.forget(is_meant).await;
         table::FORGOTTEN.counter(&[self.name()]).increment(u64::try_from(keys).unwrap_or(u64::MAX));
         tracing::warn!(gate = &**self.name(), keys, "failing keys forgotten by an operator: their delays are over");
         keys
@@ -136,7 +132,7 @@ impl Gate {
     /// Ends the pauses asked for by the upstream, and returns how many there were. With
     /// `everywhere`, also ends them at the gates that share a bucket.
     pub fn lift_pauses(&self, everywhere: bool) -> usize {
-        let pauses = self.own().drivers().map(|driver| driver.lift_pauses(everywhere)).max().unwrap_or_default();
+        let pauses = self.own().driver.lift_pauses(everywhere);
         table::LIFTED.counter(&[self.name()]).increment(u64::try_from(pauses).unwrap_or(u64::MAX));
         tracing::warn!(gate = &**self.name(), pauses, "an operator ended pauses that the upstream had asked for");
         pauses
@@ -176,27 +172,26 @@ impl Gate {
             let call = config.options.gate.rules.classify(method, uri, headers, &own.hasher);
             let flow_name = call.flow_name(headers);
             let arrival = call.arrival(call.key.known(), &flow_name);
-            let decider = own.decider(config.is_in_shadow(call.class));
-            if let Ok(preview) = decider.preview(config.generation, &arrival) {
-                let twin = own.tally.twin.preview(&arrival, self.section.clock.now());
+            if let Some(preview) = own.driver.preview(&config, &arrival, false) {
+                let twin = own.driver.preview(&config, &arrival, true);
                 break (config, call, preview, twin);
             }
         };
         let now = self.section.clock.now();
-        let (word, reason, until) = match preview {
-            _ if !call.exempt && own.upstream.unreachable(call.group).is_some() => ("unconnected", None, now),
-            Preview::Goes => ("goes", None, now),
+        let says = match preview {
+            _ if !call.exempt && own.upstream.unreachable(call.group).is_some() => {
+                status::Decided { now: "unconnected".to_owned(), ..status::Decided::default() }
+            }
             // A connection being made is no limit.
             Preview::Waits { reason: Reason::Slot, until } if until <= now && !config.limits_slots => {
-                ("goes", None, now)
+                decided(&Preview::Goes, now)
             }
-            Preview::Waits { reason, until } => ("waits", Some(reason), until),
-            Preview::Refused(refusal) => ("refused", Some(refusal.reason), refusal.retry_at),
+            preview => decided(&preview, now),
         };
         let is_in_shadow = config.is_in_shadow(call.class);
         let key = call.key.known().filter(|_| !call.exempt);
         let failing = key.and_then(|key| {
-            let (name, state) = own.decider(is_in_shadow).keys().find(&key, now)?;
+            let (name, state) = own.driver.look_as(is_in_shadow, |limiter, now| limiter.keys().find(&key, now))?;
             Some(self.failing_key(Some(&name), &key, &state))
         });
         status::Explanation {
@@ -208,10 +203,10 @@ impl Gate {
             key: key.map(|_| shortened(call.key_name(None))),
             group: call.group.to_string(),
             long_running: call.call.is_long_running,
-            now: word.to_owned(),
+            now: says.now,
             shadow: is_in_shadow,
-            reason: reason.map(|reason| reason.word().to_owned()),
-            seconds: (until - now).as_secs_f64(),
+            reason: Some(says.reason).filter(|reason| !reason.is_empty()),
+            seconds: says.seconds,
             candidate: twin.map(|preview| decided(&preview, now)),
             failing,
             notes: self.notes(&call),
@@ -256,7 +251,7 @@ impl Gate {
     }
 }
 
-/// Returns a candidate's decision for the status.
+/// Returns a limiter's decision for the status.
 fn decided(preview: &Preview, now: Moment) -> status::Decided {
     let decided =
         |now: &str, reason: &str, seconds| status::Decided { now: now.to_owned(), reason: reason.to_owned(), seconds };

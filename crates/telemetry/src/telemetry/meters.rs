@@ -179,12 +179,6 @@ impl GateMeters {
         metric.counter(&[&[&self.gate, self.class_name(class)], words].concat()).increment(1);
     }
 
-    /// Records the would-be wait of a call in shadow mode.
-    pub fn would_have_waited(&self, class: ClassId, reason: Reason, wait: Duration) {
-        let labels = [&self.gate, self.class_name(class), reason.word()];
-        table::SHADOW_WAIT_SECONDS.histogram(&labels).record(wait.as_secs_f64());
-    }
-
     /// Returns the gauge of calls in flight.
     pub fn in_flight(&self, class: ClassId) -> Option<Gauge> {
         let meters = self.class(class)?;

@@ -23,7 +23,9 @@ pub(super) async fn key_in_body(gate: &GateParts, request: &mut PendingCall, con
     let collection = call.key.collection().filter(|_| call.key.needs_body())?;
     // A digest needs all of a body.
     let is_too_long = matches!(call.key, KeySource::BodyDigest { .. }) && declared(&request.parts) > PEEK;
-    if !gate.decider(context.is_in_shadow()).keys().any_failing_in(collection) || is_too_long {
+    let is_failing =
+        gate.driver.look_as(context.is_in_shadow(), |limiter, _| limiter.keys().any_failing_in(collection));
+    if !is_failing || is_too_long {
         return None;
     }
     let body = &mut request.body;

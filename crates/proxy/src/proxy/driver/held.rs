@@ -6,13 +6,9 @@
 
 use std::task::{Context, Poll};
 
-use tokio::sync::oneshot;
-
 use super::Driver;
 use crate::api::{Answer, Key, Outcome};
-use crate::limit::outcome::Charged;
-use crate::limit::quota::ResourceId;
-use crate::limit::{Admitted, Claim, Permit, Receipt, Refusal, Slot, Ticket};
+use crate::limit::{Admitted, Claim, Limiter, Permit, Receipt, Refusal, Slot, Ticket};
 use crate::moment::Moment;
 
 /// The ticket of a waiting call. Dropping it takes the call out of its queue.
@@ -28,9 +24,7 @@ pub(crate) struct HeldPermit {
     permit: Option<Permit>,
     /// The moment the permit was claimed, to check a bucket's bound (P1).
     pub(crate) claimed: Moment,
-    entry: ShadowEntry,
-    /// The same call's permit from the limiter for classes in shadow mode.
-    beside: Option<Box<Self>>,
+    learns: Learning,
 }
 
 /// The duty to report a call's outcome to the limiter once. Dropping it reports that nothing was
@@ -39,45 +33,21 @@ pub(crate) struct OwedReceipt {
     driver: Driver,
     receipt: Option<Receipt>,
     learns: Learning,
-    told: Option<oneshot::Sender<Settlement>>,
-    beside: Option<Box<Self>>,
 }
 
 /// A slot (the right to be in flight), given back when dropped.
 pub(crate) struct HeldSlot {
     driver: Driver,
     slot: Option<Slot>,
-    /// Dropped with the slot, at the end of the call. This tells the call's task in shadow mode,
-    /// which waits in the limiter, that the call has ended.
-    _ended: Option<oneshot::Sender<()>>,
-    _beside: Option<Box<Self>>,
 }
 
 /// How much of a call's outcome is reported to the limiter.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Learning {
-    #[default]
     All,
     /// Only a pause asked for by the upstream, because all calls must respect it.
     Pauses,
     Nothing,
-}
-
-/// How a call sent without limits is reported: to the limiter and, in shadow mode, to the task
-/// waiting in the queue on its behalf.
-#[derive(Default)]
-pub(crate) struct ShadowEntry {
-    pub(crate) learns: Learning,
-    pub(crate) told: Option<oneshot::Sender<Settlement>>,
-    /// Dropped at the end of the call's body, to report the call's end to the waiting task.
-    pub(crate) ended: Option<oneshot::Sender<()>>,
-}
-
-/// The outcome of a call in shadow mode, for the task waiting in the queue on its behalf.
-pub(crate) struct Settlement {
-    pub(crate) answer: Answer,
-    pub(crate) key: Option<Key>,
-    pub(crate) name: String,
 }
 
 // === impl HeldTicket ===
@@ -95,7 +65,7 @@ impl HeldTicket {
             return Poll::Pending; // the wait is over already
         };
         let (claim, now) = self.driver.operate(|state, now| {
-            let claim = state.limiter.claim(ticket, now);
+            let claim = state.own.limiter.claim(ticket, now);
             match claim {
                 Claim::Waiting => {
                     state.wakers.entry(ticket).or_insert_with(|| cx.waker().clone()).clone_from(cx.waker());
@@ -106,7 +76,7 @@ impl HeldTicket {
         });
         let turn = match claim {
             Claim::Waiting => return Poll::Pending,
-            Claim::Permit(permit) => Ok(HeldPermit::new(&self.driver, permit, now, ShadowEntry::default())),
+            Claim::Permit(permit) => Ok(HeldPermit::new(&self.driver, permit, now, Learning::All)),
             Claim::Refused(refusal) => Err(Some(refusal)),
             Claim::Unconnected => Err(None),
         };
@@ -120,7 +90,7 @@ impl HeldTicket {
     /// The bound on the bytes of waiting calls is reached; the call is no longer in its queue.
     pub(crate) fn hold_bytes(&mut self, bytes: usize) -> Result<(), Refusal> {
         let Some(ticket) = self.ticket else { return Ok(()) };
-        self.driver.operate(|state, now| state.limiter.hold_bytes(ticket, bytes, now))
+        self.driver.operate(|state, now| state.own.limiter.hold_bytes(ticket, bytes, now))
     }
 }
 
@@ -129,7 +99,7 @@ impl Drop for HeldTicket {
         if let Some(ticket) = self.ticket.take() {
             self.driver.operate(|state, now| {
                 state.wakers.remove(&ticket);
-                state.limiter.leave(ticket, now);
+                state.own.limiter.leave(ticket, now);
             });
         }
     }
@@ -138,14 +108,8 @@ impl Drop for HeldTicket {
 // === impl HeldPermit ===
 
 impl HeldPermit {
-    pub(super) fn new(driver: &Driver, permit: Permit, claimed: Moment, entry: ShadowEntry) -> Self {
-        Self { driver: driver.clone(), permit: Some(permit), claimed, entry, beside: None }
-    }
-
-    /// Adds the same call's permit from the limiter for classes in shadow mode.
-    pub(crate) fn beside(mut self, other: Self) -> Self {
-        self.beside = Some(Box::new(other));
-        self
+    pub(super) fn new(driver: &Driver, permit: Permit, claimed: Moment, learns: Learning) -> Self {
+        Self { driver: driver.clone(), permit: Some(permit), claimed, learns }
     }
 
     /// Returns true if no limit applied to the call.
@@ -157,7 +121,7 @@ impl HeldPermit {
     #[expect(clippy::expect_used, reason = "consumes the guard, which had the permit from the beginning")]
     pub(crate) fn requeue(mut self) -> HeldTicket {
         let permit = self.permit.take().expect(ONCE);
-        let ticket = self.driver.operate(|state, now| state.limiter.requeue(permit, now));
+        let ticket = self.driver.operate(|state, now| state.own.limiter.requeue(permit, now));
         HeldTicket::new(&self.driver, ticket)
     }
 
@@ -166,23 +130,16 @@ impl HeldPermit {
     #[expect(clippy::expect_used, reason = "consumes the guard, which had the permit from the beginning")]
     pub(crate) fn admit<T>(mut self, request: T) -> (Admitted<T>, OwedReceipt, HeldSlot) {
         let (admitted, receipt, slot) = self.permit.take().expect(ONCE).admit(request);
-        let ShadowEntry { learns, told, ended } = std::mem::take(&mut self.entry);
         let driver = self.driver.clone();
-        let mut owed = OwedReceipt { driver: driver.clone(), receipt: Some(receipt), learns, told, beside: None };
-        let mut slot = HeldSlot { driver, slot: Some(slot), _ended: ended, _beside: None };
-        if let Some(beside) = self.beside.take() {
-            let (_, receipt, other) = beside.admit(());
-            owed.beside = Some(Box::new(receipt));
-            slot._beside = Some(Box::new(other));
-        }
-        (admitted, owed, slot)
+        let owed = OwedReceipt { driver: driver.clone(), receipt: Some(receipt), learns: self.learns };
+        (admitted, owed, HeldSlot { driver, slot: Some(slot) })
     }
 }
 
 impl Drop for HeldPermit {
     fn drop(&mut self) {
         if let Some(permit) = self.permit.take() {
-            self.driver.operate(|state, now| state.limiter.retract(permit, now));
+            self.driver.operate(|state, now| state.own.limiter.retract(permit, now));
         }
     }
 }
@@ -195,38 +152,16 @@ impl OwedReceipt {
         self.receipt.as_ref()
     }
 
-    /// Gives the call's token back to the gate's bucket, because the upstream did not count the
-    /// call.
-    pub(crate) fn refund(&self) {
-        if let Some(receipt) = self.receipt.as_ref().filter(|_| self.learns == Learning::All) {
-            self.driver.operate(|state, now| state.limiter.refund(receipt, now));
-        }
-        self.beside.iter().for_each(|beside| beside.refund());
-    }
-
-    /// Reports to the limiter that the upstream has `left` requests left in its quota, to be shared
-    /// with the other gates of a shared bucket.
-    pub(crate) fn note_left(&self, charged: Charged, left: u32) {
-        if let Some(receipt) = self.receipt.as_ref().filter(|_| self.learns == Learning::All) {
-            self.driver.operate(|state, now| state.limiter.note_left(receipt, charged, left, now));
-        }
-    }
-
-    /// Records which of the upstream's quotas calls of this action count toward (`word`), unless
-    /// the limiter expected that one.
-    pub(crate) fn learn(&self, action: u64, word: ResourceId) {
-        let receipt = self.receipt.as_ref().filter(|_| self.learns != Learning::Nothing);
-        if let Some(receipt) = receipt.filter(|receipt| !receipt.was_predicted(word)) {
-            self.driver.operate(|state, now| state.limiter.learn_resource(receipt, action, word, now));
+    /// Applies a function to the limiter and the receipt, unless the outcome was reported already.
+    pub(crate) fn tell(&self, apply: &dyn Fn(&mut Limiter, &Receipt, Moment)) {
+        if let Some(receipt) = &self.receipt {
+            self.driver.operate(|state, now| apply(&mut state.own.limiter, receipt, now));
         }
     }
 
     /// Reports the outcome. `key` is given if the call's key became known only after it was sent.
     /// `name` returns the readable name of the key, for the log, if the key begins to fail.
     pub(crate) fn finish(mut self, answer: Answer, key: Option<Key>, name: &dyn Fn() -> String) {
-        self.beside.take().into_iter().for_each(|beside| beside.finish(answer, key, name));
-        // It may have left.
-        _ = self.told.take().is_some_and(|told| told.send(Settlement { answer, key, name: name() }).is_ok());
         let key = match self.learns {
             Learning::All => key,
             Learning::Pauses if answer.pause.is_some() => None,
@@ -249,7 +184,7 @@ impl Drop for OwedReceipt {
 impl Drop for HeldSlot {
     fn drop(&mut self) {
         if let Some(slot) = self.slot.take() {
-            self.driver.operate(|state, now| state.limiter.release(slot, now));
+            self.driver.operate(|state, now| state.own.limiter.release(slot, now));
         }
     }
 }

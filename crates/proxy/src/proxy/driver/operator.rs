@@ -1,51 +1,57 @@
 //! An operator's commands to a running gate, and admission without limits.
 
-use super::{Driver, HeldPermit, ShadowEntry, Stale};
-use crate::api::Group;
+use std::sync::Arc;
+
+use super::twin::{Twin, TwinCounts};
+use super::{Driver, DriverState, HeldPermit, Learning};
 use crate::limit::snapshot::{FrozenLimiter, Gap};
-use crate::limit::{Arrival, Limiter, LongestQueues, Policy, Preview, Snapshot, Walk};
+use crate::limit::{Arrival, LongestQueues, Snapshot, Walk};
+use crate::lock;
 use crate::moment::Moment;
+use crate::proxy::gate_config::GateConfig;
+use crate::proxy::tally::{Comparison, Tally};
 
 // === impl Driver ===
 
 impl Driver {
-    /// Puts new limits in force, as the configuration number `generation`. `swap` replaces the old
+    /// Puts the limits of a configuration in force, after those of `before`. `swap` replaces the old
     /// configuration while the limiter is locked, so that no call sees new limits with an old
     /// configuration.
-    pub(crate) fn reconfigure(&self, policy: Policy, generation: u64, swap: impl FnOnce()) {
+    pub(crate) fn reconfigure(
+        &self,
+        config: &GateConfig,
+        before: &GateConfig,
+        tally: &Arc<Tally>,
+        swap: impl FnOnce(),
+    ) {
         self.operate(|state, now| {
-            state.generation = generation;
+            state.generation = config.generation;
             swap();
-            state.limiter.reconfigure(policy, now);
+            state.own.limiter.reconfigure(config.options.gate.policy.clone(), now);
+            state.renew_twins(config, Some(before), tally, now);
+        });
+    }
+
+    /// Makes the twins that this configuration needs. If `is_shadow`, the whole gate is in shadow
+    /// mode: its own limiter decides about copies. Call it once.
+    pub(crate) fn add_twins(&self, config: &GateConfig, is_shadow: bool, tally: &Arc<Tally>) {
+        self.operate(|state, now| {
+            if is_shadow {
+                state.own.cast_shadow(TwinCounts::Shadow(Arc::clone(tally)), now);
+            }
+            state.renew_twins(config, None, tally, now);
         });
     }
 
     /// Restores the limiter's state from an earlier process; `gap` is the time since its end.
     pub(crate) fn thaw(&self, frozen: &FrozenLimiter, gap: Gap) {
-        self.operate(|state, now| state.limiter.thaw(frozen, gap, now));
+        self.operate(|state, now| state.own.limiter.thaw(frozen, gap, now));
     }
 
-    /// Admits a call without asking a limit. Its outcome and end go to the shadow entry.
-    pub(crate) fn admit_unmetered(&self, arrival: &Arrival<'_>, entry: ShadowEntry) -> HeldPermit {
-        let (permit, now) = self.operate(|state, now| (state.limiter.admit_unmetered(arrival, now), now));
-        HeldPermit::new(self, permit, now, entry)
-    }
-
-    /// Switches to shadow mode: each call finds a connection by itself, so the limiter always
-    /// counts enough connections. Call it once.
-    pub(crate) fn cast_shadow(&self) {
-        self.shared.key_log.cast_shadow();
-        for group in [Group::Exempt, Group::Short, Group::LongRunning] {
-            self.operate(|state, now| state.limiter.add_room(group, BOUNDLESS, now));
-        }
-    }
-
-    /// Gives back a permit's room on a connection, because the call gets its connection by other
-    /// means.
-    pub(crate) fn give_room(&self, permit: &HeldPermit, group: Group) {
-        if !permit.is_exempt() {
-            self.operate(|state, now| state.limiter.add_room(group, 1, now));
-        }
+    /// Admits a call without asking a limit.
+    pub(crate) fn admit_unmetered(&self, arrival: &Arrival<'_>) -> HeldPermit {
+        let (permit, now) = self.operate(|state, now| (state.own.limiter.admit_unmetered(arrival, now), now));
+        HeldPermit::new(self, permit, now, Learning::All)
     }
 
     /// Lets every call pass without limits until this moment; `None` puts the limits in force
@@ -53,7 +59,7 @@ impl Driver {
     pub(crate) fn bypass(&self, until: Option<Moment>) {
         self.operate(|state, now| {
             state.bypass_until = until;
-            state.limiter.set_bypass(until.is_some(), now);
+            state.own.limiter.set_bypass(until.is_some(), now);
         });
     }
 
@@ -65,30 +71,40 @@ impl Driver {
     /// Forgets the failing keys with names accepted by `is_meant`, a few at a time. Returns their
     /// number.
     pub(crate) async fn forget(&self, is_meant: &(dyn Fn(&str) -> bool + Sync)) -> usize {
-        let mut walk = Walk::default();
-        let mut forgotten = 0;
-        while !walk.is_over() {
-            forgotten += self.operate(|state, now| state.limiter.forget_some(&|name| is_meant(name), &mut walk, now));
-            tokio::task::yield_now().await;
+        let mut most = 0;
+        for decider in 0..2 {
+            let mut walk = Walk::default();
+            let mut forgotten = 0;
+            while !walk.is_over() {
+                let some = self.operate(|state, now| {
+                    let limiter = &mut state.deciders().nth(decider)?.limiter;
+                    Some(limiter.forget_some(&|name| is_meant(name), &mut walk, now))
+                });
+                let Some(some) = some else { break };
+                forgotten += some;
+                tokio::task::yield_now().await;
+            }
+            most = most.max(forgotten); // a call in force is known to both
         }
-        forgotten
+        most
     }
 
-    /// Forgets expired keys, a few at a time, even while there are no calls.
+    /// Forgets expired keys and plays the twins' events, a few at a time, even while there are no
+    /// calls.
     pub(crate) async fn tidy(&self) {
-        if !self.keys().is_empty() {
-            self.advance_while(Limiter::has_expired_keys).await;
+        let advance = |state: &mut DriverState, now| {
+            let is_behind = state.deciders().fold(false, |behind, twin| twin.advance(now) || behind);
+            state.candidate.as_mut().is_some_and(|twin| twin.advance(now)) || is_behind
+        };
+        while self.operate(advance) {
+            tokio::task::yield_now().await;
         }
     }
 
     /// Waits until the waiting calls are in the queues of the last reloaded configuration.
     pub(crate) async fn caught_up(&self) {
-        self.advance_while(|limiter, _| limiter.is_behind()).await;
-    }
-
-    async fn advance_while(&self, is_due: impl Fn(&Limiter, Moment) -> bool) {
-        while self.look(&is_due) {
-            self.operate(|state, now| state.limiter.advance(now));
+        while self.look(|limiter, _| limiter.is_behind()) {
+            self.operate(|state, now| state.own.limiter.advance(now));
             tokio::task::yield_now().await;
         }
     }
@@ -104,21 +120,45 @@ impl Driver {
 
     /// Ends every pause, and returns how many there were.
     pub(crate) fn lift_pauses(&self, everywhere: bool) -> usize {
-        self.operate(|state, now| state.limiter.lift_pauses(everywhere, now))
-    }
-
-    /// Returns what would happen to a call now. `generation` is the number of the configuration
-    /// that classified the call.
-    ///
-    /// # Errors
-    /// The configuration was replaced meanwhile.
-    pub(crate) fn preview(&self, generation: u64, arrival: &Arrival<'_>) -> Result<Preview, Stale> {
-        self.operate(|state, now| {
-            let is_current = state.generation == generation;
-            is_current.then(|| state.limiter.preview(arrival, now)).ok_or(Stale)
-        })
+        let lift = |twin: &mut Twin, now| twin.limiter.lift_pauses(everywhere, now);
+        self.operate(|state, now| state.deciders().map(|twin| lift(twin, now)).max()).unwrap_or_default()
     }
 }
 
-/// The room on connections in shadow mode: more than calls can use up.
-const BOUNDLESS: i64 = 1 << 40;
+// === impl DriverState ===
+
+impl DriverState {
+    /// Applies a configuration to the twins. If neither the limits nor the candidate have changed
+    /// since `before`, a running comparison continues.
+    ///
+    /// The twin for classes in shadow mode decides as if all classes were enforced. Its tokens,
+    /// slots, keys and pauses are its own, so that no enforced call waits for a call in shadow mode.
+    /// It sends no requests to stores of shared buckets.
+    pub(super) fn renew_twins(
+        &mut self,
+        config: &GateConfig,
+        before: Option<&GateConfig>,
+        tally: &Arc<Tally>,
+        now: Moment,
+    ) {
+        let gate = &config.options.gate;
+        let policy = (config.has_shadow && !self.own.is_shadow()).then(|| gate.policy.alone());
+        self.shadow = match (self.shadow.take(), policy) {
+            (Some(mut twin), Some(policy)) => {
+                twin.limiter.reconfigure(policy, now);
+                Some(twin)
+            }
+            (_, policy) => policy.map(|policy| Twin::beside(policy, TwinCounts::Shadow(Arc::clone(tally)), now)),
+        };
+        let is_same = |before: &GateConfig| {
+            let before = &before.options.gate;
+            before.candidate == gate.candidate && before.policy == gate.policy
+        };
+        if !before.is_some_and(is_same) {
+            let comparison = gate.candidate.as_ref().map(|_| Arc::new(Comparison::new(now)));
+            (*lock(&tally.comparison)).clone_from(&comparison);
+            let twin = |(policy, counts)| Twin::beside(policy, TwinCounts::Candidate(counts), now);
+            self.candidate = gate.candidate.as_deref().cloned().zip(comparison).map(twin);
+        }
+    }
+}

@@ -16,7 +16,7 @@ impl Driver {
     /// Tells the stores that the gate stops, so that other gates count one less. Returns when they
     /// have answered, or after a short time.
     pub(crate) async fn take_leave(&self) {
-        let (asks, sent) = self.operate(|state, now| (state.limiter.take_farewells(now), now));
+        let (asks, sent) = self.operate(|state, now| (state.own.limiter.take_farewells(now), now));
         let (heard, mut all) = mpsc::channel::<()>(1);
         for asks in by_store(asks) {
             self.send(asks, sent, Some(heard.clone()));
@@ -43,7 +43,7 @@ impl Driver {
         let done: Done = Box::new(move |answers| {
             if let Some(shared) = shared.upgrade() {
                 let answers = asked.into_iter().zip(answers);
-                Self { shared }.operate(|state, now| state.limiter.all_answered(answers, sent, now));
+                Self { shared }.operate(|state, now| state.own.limiter.all_answered(answers, sent, now));
             }
             drop(heard);
         });

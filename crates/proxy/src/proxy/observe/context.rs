@@ -18,12 +18,13 @@ use crate::api::{self, Answer, Call, Key, Outcome, PauseLength};
 use crate::classify::{ClassifiedCall, Salt};
 use crate::clock::Clock;
 use crate::limit::quota::{QuotaId, ResourceId};
-use crate::limit::{Arrival, Reason, Refusal};
+use crate::limit::{Limiter, Reason, Receipt, Refusal};
 use crate::moment::Moment;
+use crate::proxy::driver::{Fate, TwinAnswer, TwinCall};
 use crate::proxy::failure::CallFailure;
 use crate::proxy::gate_config::GateConfig;
 use crate::proxy::quotas::QuotaReserve;
-use crate::proxy::tally::{CallerRow, Tally, Twin, TwinAnswer, TwinCall};
+use crate::proxy::tally::{CallerRow, Tally};
 use crate::telemetry::meters::FailureKind;
 use crate::telemetry::{CallClass, CallRecord, CallTarget, CallTimes, Trace, table};
 
@@ -115,28 +116,41 @@ impl CallContext {
         self.times.at_door = self.noted.as_ref().map(|_| self.clock.now());
     }
 
-    /// Plays the call's arrival at the gate's twin (a second limiter that tries out a candidate's
-    /// limits), if there is one. The moment is that in the call log.
-    pub(crate) fn at_twin(&self, arrival: &Arrival<'_>) -> Option<TwinCall> {
-        self.config.options.gate.candidate.as_ref()?;
-        Twin::arrive(&self.tally, &self.config, arrival, self.times.at_door.unwrap_or(self.times.arrived))
+    /// Returns the moment of the call's arrival in the call log.
+    pub(crate) fn asked_at(&self) -> Moment {
+        self.times.at_door.unwrap_or(self.times.arrived)
     }
 
-    /// Keeps the twin's copy of the call until this call ends; `None` ends the copy now.
-    pub(crate) fn beside(&mut self, twin: Option<TwinCall>) {
+    /// Keeps the copies of the call at the gate's twins until this call ends. Copies kept before end
+    /// now.
+    pub(crate) fn follow(&mut self, copies: [Option<TwinCall>; 2]) {
         if let Some(in_flight) = &mut self.in_flight {
-            in_flight.twin = twin;
+            in_flight.copies = copies;
         }
     }
 
-    /// Reports the outcome of the call to the twin.
-    pub(crate) fn answered(&mut self, answer: Answer, key: Option<Key>) {
-        if let Some(twin) = self.in_flight.as_mut().and_then(|in_flight| in_flight.twin.as_mut())
-            && let Some(sent) = self.times.sent
-        {
-            let after = self.times.upstream.unwrap_or_else(|| self.clock.now() - sent);
-            twin.answered(TwinAnswer { answer, key, after, head: sent + after });
+    fn copies(&mut self) -> impl Iterator<Item = &mut TwinCall> {
+        self.in_flight.iter_mut().flat_map(|in_flight| &mut in_flight.copies).flatten()
+    }
+
+    /// Applies a function to the limiter of calls in shadow mode and the call's receipt there.
+    pub(crate) fn tell_shadow(&self, apply: &dyn Fn(&mut Limiter, &Receipt, Moment)) {
+        let shadow = self.in_flight.as_ref().and_then(|in_flight| in_flight.copies[0].as_ref());
+        shadow.into_iter().for_each(|copy| copy.tell(apply));
+    }
+
+    /// Reports the outcome of the call to its copies. `body` is the beginning of the request body,
+    /// if it was read for the key.
+    pub(crate) fn answered(&mut self, answer: Answer, key: Option<Key>, body: Option<&[u8]>) {
+        let Some(sent) = self.times.sent.filter(|_| self.copies().next().is_some()) else { return };
+        if answer.outcome == Outcome::Abandoned {
+            return;
         }
+        let after = self.times.upstream.unwrap_or_else(|| self.clock.now() - sent);
+        let fails = matches!(answer.outcome, Outcome::Failure | Outcome::Throttled { .. });
+        let name = if fails { self.call.key_name(body) } else { String::new() };
+        let fate = Fate::Answered(TwinAnswer { answer, key, name, after });
+        self.copies().for_each(|copy| copy.report(fate.clone(), sent + after));
     }
 
     /// Records the sending of the call: the moments of its tokens and of its permit's claim, and
@@ -152,7 +166,7 @@ impl CallContext {
             meters.waited(class, reason, wait);
             if self.config.options.gate.candidate.is_some() && self.held().is_some() {
                 let class = meters.class_name(class);
-                self.tally.twin.count_in_force(|shadow| shadow.would_have_waited(class, reason, wait));
+                self.tally.count_in_force(class, reason, Some(wait));
             }
         }
         meters.limited(class, waited.map_or(Duration::ZERO, |(_, wait)| wait), self.method.as_str());
@@ -230,11 +244,10 @@ impl CallContext {
         self.tally.refused(meters.class_name(class), refusal, &self.call, self.caller);
         if self.config.options.gate.candidate.is_some() {
             let class = meters.class_name(class);
-            self.tally.twin.count_in_force(|shadow| shadow.would_have_refused(class, refusal.reason));
+            self.tally.count_in_force(class, refusal.reason, None);
         }
-        if let Some(twin) = self.in_flight.as_mut().and_then(|in_flight| in_flight.twin.as_mut()) {
-            twin.refused();
-        }
+        let clock = self.clock;
+        self.copies().for_each(|copy| copy.report(Fate::Refused, clock.now()));
     }
 
     /// Returns the rest of the upstream's quota, if the pause until `ends` only saves it for other
@@ -258,7 +271,7 @@ impl CallContext {
         self.count_object(status);
         self.config.meters.answered(self.call.class, self.call.call.verb, status.as_u16());
         if status == StatusCode::SWITCHING_PROTOCOLS {
-            self.beside(None); // no one knows how long a tunnel lasts
+            self.follow([None, None]); // no one knows how long a tunnel lasts
         }
         let mut in_flight = self.in_flight.take();
         if let (Some(record), Some(log)) = (self.record(Some(status.as_u16())), &self.config.options.call_log) {

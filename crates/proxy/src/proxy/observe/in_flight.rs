@@ -3,8 +3,7 @@
 
 use crate::clock::Clock;
 use crate::moment::Moment;
-use crate::proxy::driver::HeldSlot;
-use crate::proxy::tally::TwinCall;
+use crate::proxy::driver::{HeldSlot, TwinCall};
 use crate::telemetry::{CallLog, CallRecord};
 
 /// What a call holds until its response body has ended: its slot and its count as in flight.
@@ -16,8 +15,8 @@ pub(crate) type CallHold = (Option<HeldSlot>, Option<InFlight>);
 pub(crate) struct InFlight {
     gauge: metrics::Gauge,
     line: Option<Box<PendingRecord>>,
-    /// The copy of the call at the gate's twin.
-    pub(super) twin: Option<TwinCall>,
+    /// The copies of the call: at the limiter of classes in shadow mode, and at the candidate's.
+    pub(super) copies: [Option<TwinCall>; 2],
 }
 
 /// A log line of a call not ended yet.
@@ -33,7 +32,7 @@ struct PendingRecord {
 impl InFlight {
     pub(super) fn new(gauge: metrics::Gauge) -> Self {
         gauge.increment(1.0);
-        Self { gauge, line: None, twin: None }
+        Self { gauge, line: None, copies: [None, None] }
     }
 
     /// Keeps a line, to be written when the call ends.

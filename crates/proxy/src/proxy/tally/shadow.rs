@@ -3,11 +3,15 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Mutex;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use super::latency::{STEPS, quantile, step};
+use crate::clock::Clock;
 use crate::limit::Reason;
 use crate::lock;
+use crate::moment::Moment;
 use crate::status::{self, ShadowCalls};
 
 /// The counts of would-be waits and refusals, by class and reason.
@@ -21,25 +25,45 @@ struct Counts {
     waited: [u64; STEPS],
 }
 
+/// The comparison of a gate's own limits with a candidate's, for the same calls.
+#[derive(Debug)]
+pub(crate) struct Comparison {
+    since: Moment,
+    pub(crate) calls: AtomicU64,
+    pub(super) in_force: Shadow,
+    pub(crate) candidate: Shadow,
+}
+
+// === impl Comparison ===
+
+impl Comparison {
+    pub(crate) fn new(since: Moment) -> Self {
+        Self { since, calls: AtomicU64::new(0), in_force: Shadow::default(), candidate: Shadow::default() }
+    }
+
+    /// Returns the comparison for the status.
+    pub(crate) fn tell(&self, clock: Clock) -> status::Candidate {
+        status::Candidate {
+            since_ms: clock.wall(self.since),
+            calls: self.calls.load(Relaxed),
+            in_force: self.in_force.tell(),
+            candidate: self.candidate.tell(),
+        }
+    }
+}
+
 // === impl Shadow ===
 
 impl Shadow {
-    /// Counts a would-be wait.
-    pub(crate) fn would_have_waited(&self, class: &str, reason: Reason, wait: Duration) {
-        self.count(class, reason, |counts| counts.waited.get_mut(step(wait)).into_iter().for_each(|count| *count += 1));
-    }
-
-    /// Counts a would-be refusal.
-    pub(crate) fn would_have_refused(&self, class: &str, reason: Reason) {
-        self.count(class, reason, |counts| counts.refused += 1);
-    }
-
-    fn count(&self, class: &str, reason: Reason, add: impl FnOnce(&mut Counts)) {
+    /// Counts a would-be wait, or a would-be refusal if `wait` is `None`.
+    pub(crate) fn count(&self, class: &str, reason: Reason, wait: Option<Duration>) {
         let mut all = lock(&self.0);
         let key = (class.to_owned(), reason);
         // Reloads may bring classes without end.
         let key = if all.len() < MOST || all.contains_key(&key) { key } else { ("others".to_owned(), reason) };
-        add(all.entry(key).or_default());
+        let counts = all.entry(key).or_default();
+        let count = wait.map_or(Some(&mut counts.refused), |wait| counts.waited.get_mut(step(wait)));
+        count.into_iter().for_each(|count| *count += 1);
     }
 
     /// Returns the counts for the status.
@@ -91,9 +115,9 @@ mod tests {
     #[test]
     fn calls_are_counted_by_class_and_reason() {
         let shadow = Shadow::default();
-        (0..99).for_each(|_| shadow.would_have_waited("default", Reason::Bucket, Duration::from_millis(20)));
-        shadow.would_have_waited("default", Reason::Slot, Duration::from_secs(3));
-        shadow.would_have_refused("default", Reason::Bucket);
+        (0..99).for_each(|_| shadow.count("default", Reason::Bucket, Some(Duration::from_millis(20))));
+        shadow.count("default", Reason::Slot, Some(Duration::from_secs(3)));
+        shadow.count("default", Reason::Bucket, None);
         let told = shadow.tell();
         let near = |found: Option<f64>, wanted: f64| found.is_some_and(|found| (wanted..wanted * 1.2).contains(&found));
         assert_eq!((told.calls.would_have_waited, told.calls.would_have_been_refused), (100, 1));
@@ -106,7 +130,7 @@ mod tests {
     #[test]
     fn classes_of_many_reloads_share_a_row() {
         let shadow = Shadow::default();
-        (0..1000).for_each(|class| shadow.would_have_refused(&format!("c{class}"), Reason::Bucket));
+        (0..1000).for_each(|class| shadow.count(&format!("c{class}"), Reason::Bucket, None));
         let told = shadow.tell();
         assert_eq!((told.by.len(), told.calls.would_have_been_refused), (MOST + 1, 1000));
         assert_eq!((&*told.by[0].class, told.by[0].median_seconds), ("others", None));
