@@ -2,11 +2,11 @@
 //! answers 304.
 //!
 //! An answer with an ETag is kept in memory for the client that asked. When it asks again, the call
-//! goes upstream as always, with If-None-Match. If the upstream answers 304, the client gets the kept answer, byte for byte. Every request goes to the
-//! upstream, so nothing is out of date. RFC 9111 decides what may be kept, for which requests it
-//! holds, and what a 304 confirms, through `http-cache-semantics`. If a 304 does not confirm the
-//! kept answer, the call is made again without a condition. A client that sends its own conditions
-//! has its own cache, and its requests are not changed.
+//! goes upstream as always, with If-None-Match. If the upstream answers 304, the client gets the kept
+//! answer, byte for byte. Every request goes to the upstream, so nothing is out of date. `rules`
+//! decides by RFC 9111 what may be kept, for which requests it holds, and what a 304 confirms. If a
+//! 304 does not confirm the kept answer, the call is made again without a condition. A client that
+//! sends its own conditions has its own cache, and its requests are not changed.
 
 mod identity;
 mod kept;
@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex};
 use crate::lock;
 use bytes::Bytes;
 use http::response;
-use http::{HeaderValue, Method, StatusCode, request};
+use http::{Method, StatusCode, request};
 use http_body::Frame;
 
 use self::identity::Identity;
@@ -115,7 +115,7 @@ impl Question {
     pub(crate) fn answered(self, head: &response::Parts) -> Reply {
         match (head.status, &self.kept) {
             (StatusCode::NOT_MODIFIED, Some(kept)) => {
-                match kept.rules.confirmed(&self.request.headers, &head.headers) {
+                match kept.rules.confirmed(&head.headers) {
                     Proof::Same => Reply::Unchanged(Box::new(kept.head(&head.headers)), KeptAnswer::body(kept)),
                     Proof::SameOnce => {
                         lock(&self.answers.shared.store).forget(&self.identity);
@@ -207,17 +207,14 @@ fn may_ask(parts: &request::Parts) -> bool {
     let headers = &parts.headers;
     let has_body = headers.contains_key(http::header::TRANSFER_ENCODING)
         || headers.get_all(http::header::CONTENT_LENGTH).iter().any(|length| length != "0");
-    let no_store =
-        |value: &HeaderValue| value.to_str().map_or(true, |value| value.to_ascii_lowercase().contains(NO_STORE));
     (parts.method == Method::GET || parts.method == Method::HEAD)
         && !has_body
         && !OWN_CONDITIONS.iter().any(|name| headers.contains_key(name))
-        && !headers.get_all(http::header::CACHE_CONTROL).iter().any(no_store)
+        && !rules::forbids_store(headers)
         // The headers that kept answers depend on must reach the upstream.
         && !hides_fields(headers)
 }
 
-const NO_STORE: &str = "no-store";
 /// Request headers with conditions or ranges of the client's own: only that client can use the
 /// answer to them.
 const OWN_CONDITIONS: [http::HeaderName; 7] = [

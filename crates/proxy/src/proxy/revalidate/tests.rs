@@ -3,7 +3,7 @@
 mod origin;
 
 use http::header::{AUTHORIZATION, CACHE_CONTROL, ETAG, IF_MODIFIED_SINCE, IF_NONE_MATCH};
-use http::{HeaderMap, Request, Response};
+use http::{HeaderMap, HeaderValue, Request, Response};
 
 use self::origin::{has_conditions, request};
 use super::*;
