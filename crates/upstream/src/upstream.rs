@@ -59,7 +59,6 @@ use crate::clock::Clock;
 use crate::credentials::Injector;
 pub use crate::credentials::Target;
 use crate::limit::Admitted;
-use crate::moment::Moment;
 pub use crate::spec::Host;
 use crate::telemetry::meters::UpstreamMeters;
 use crate::{Current, lock, tls};
@@ -129,7 +128,8 @@ type Meters = OnceLock<UpstreamMeters>;
 struct Inner {
     target: Target,
     mount: String,
-    settings: Current<RequestSettings>,
+    /// The settings now in force for requests.
+    settings: Current<Options>,
     injector: Arc<Injector>,
     clock: Clock,
     budget: Budget,
@@ -143,8 +143,6 @@ struct Inner {
     pools: [Arc<Pool>; 3],
     /// Counts the connections of upgrades: its reference count is one more than their number.
     upgrades: Arc<()>,
-    /// The last connection error in [`Self::speaks_http2`], and when it occurred.
-    ahead: tokio::sync::Mutex<Option<(Moment, Arc<DialError>)>>,
 }
 
 impl Upstream {
@@ -158,8 +156,7 @@ impl Upstream {
         let inner = Arc::new(Inner {
             pools: [exempt, short, pool(Group::LongRunning, rooms)],
             upgrades: Arc::default(),
-            ahead: tokio::sync::Mutex::default(),
-            settings: Current::new(RequestSettings::of(&options)),
+            settings: Current::new(options.clone()),
             target: options.target,
             mount: options.mount,
             injector: options.injector,
@@ -177,7 +174,7 @@ impl Upstream {
     /// change.
     pub fn adjust(&self, options: &Options) {
         self.inner.dialer.set_timeout(options.connect_timeout);
-        self.inner.settings.set(RequestSettings::of(options));
+        self.inner.settings.set(options.clone());
     }
 
     /// Sets the number of calls waiting only for a connection in `group`. Starts connections if
@@ -258,8 +255,8 @@ impl Upstream {
         )
     }
 
-    /// Returns true if the upstream speaks HTTP/2. If this is unknown, makes a connection to find
-    /// out; calls use that connection later.
+    /// Returns true if the upstream speaks HTTP/2. If this is unknown, waits for the next connection;
+    /// many clients that ask at once need one.
     ///
     /// # Errors
     /// No connection could be made.
@@ -268,19 +265,7 @@ impl Upstream {
         if let Some(known) = short.is_multiplexed() {
             return Ok(known);
         }
-        // One at a time: many clients that begin at once need one connection, and an upstream that
-        // is down needs one try in a while.
-        let mut failed = self.inner.ahead.lock().await;
-        if let Some((at, error)) = &*failed
-            && self.inner.clock.now().since(*at) < LOOK_AGAIN
-        {
-            return Err(Arc::clone(error));
-        }
-        if short.is_multiplexed().is_none() {
-            let connected = short.dial_for_itself().await;
-            *failed = connected.as_ref().err().map(|error| (self.inner.clock.now(), Arc::clone(error)));
-            drop(connected?);
-        }
+        drop(short.take_again(false).await?);
         Ok(short.is_multiplexed().unwrap_or_default())
     }
 
@@ -298,21 +283,6 @@ impl Upstream {
     /// number use the same certificate.
     pub fn certificate_changes(&self) -> u64 {
         self.inner.tls_changes.load(Ordering::SeqCst)
-    }
-}
-
-/// The settings for sending requests, replaced when the configuration is reloaded.
-#[derive(Clone, Debug)]
-struct RequestSettings {
-    host: Host,
-    response_timeout: Option<Duration>,
-    rewrite_links: Option<Scheme>,
-}
-
-impl RequestSettings {
-    fn of(options: &Options) -> Self {
-        let Options { host, response_timeout, rewrite_links, .. } = options;
-        Self { host: host.clone(), response_timeout: *response_timeout, rewrite_links: rewrite_links.clone() }
     }
 }
 
@@ -362,7 +332,5 @@ async fn maintain(upstream: Weak<Inner>, clock: Clock) {
     }
 }
 
-/// The time between two connection attempts of [`Upstream::speaks_http2`].
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// The time between two rounds of closing connections, short compared to the 75 s of an idle one.
 const MAINTAIN_EVERY: Duration = Duration::from_secs(5);

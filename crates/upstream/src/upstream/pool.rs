@@ -93,8 +93,8 @@ impl Pool {
         }
     }
 
-    /// Returns another stream for a call not processed by the upstream. If `fresh`, it is on a new
-    /// connection.
+    /// Returns another stream for a call not processed by the upstream, the next that is free. If
+    /// `fresh`, it is on a new connection.
     pub(super) async fn take_again(self: &Arc<Self>, fresh: bool) -> Result<StreamLease, Arc<DialError>> {
         if fresh {
             return self.dial_for_itself().await;

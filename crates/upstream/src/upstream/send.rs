@@ -34,7 +34,7 @@ use super::pool::{Exclusive, Pool, SentBody, Stream, StreamLease};
 use super::prepare::{self, Head};
 use super::protocol::Protocol;
 use super::response_body::{Hold, ResponseBody};
-use super::{RequestSettings, Upstream};
+use super::{Options, Upstream};
 use crate::api::Group;
 use crate::credentials::CredentialVersion;
 
@@ -76,7 +76,7 @@ impl Upstream {
     /// Prepares a client's request for sending.
     pub(super) fn attempt(
         &self,
-        settings: &RequestSettings,
+        settings: &Options,
         lease: StreamLease,
         request: Request<OutgoingBody>,
     ) -> Result<Attempt<'_>, SendError> {
@@ -125,7 +125,7 @@ impl Upstream {
     }
 
     /// Returns a rewriter for links in the response; `None` if no link needs a change.
-    pub(super) fn links(&self, settings: &RequestSettings, parts: &request::Parts) -> Option<Links<'_>> {
+    pub(super) fn links(&self, settings: &Options, parts: &request::Parts) -> Option<Links<'_>> {
         Links::new(settings.rewrite_links.as_ref(), &self.inner.mount, parts, &self.inner.target, &settings.host)
     }
 
