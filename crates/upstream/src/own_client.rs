@@ -3,11 +3,10 @@
 //! It is used for the API server, for a telemetry collector, and in the demo.
 
 use std::error::Error;
-use std::io;
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
-use http::header::{HOST, InvalidHeaderValue};
+use http::header::HOST;
 use http::uri::Authority;
 use http::{HeaderValue, Request, Response, Uri};
 use http_body_util::{BodyExt as _, Full, Limited};
@@ -15,9 +14,9 @@ use hyper::body::Incoming;
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
+use tokio_util::either::Either;
 
 use crate::clock::Clock;
 use crate::{lock, tls};
@@ -37,22 +36,8 @@ pub struct OwnClient {
     idle: Mutex<Vec<Sender>>,
 }
 
-/// Why a request of the process itself got no response.
-#[derive(Debug, thiserror::Error)]
-pub enum OwnCallError {
-    /// No connection could be made, or TLS failed.
-    #[error("{0}")]
-    Connection(#[from] io::Error),
-    /// The connection broke during the request.
-    #[error(transparent)]
-    Call(#[from] hyper::Error),
-    /// The response is too long, or was cut short.
-    #[error("{0}")]
-    Response(Box<dyn Error + Send + Sync>),
-    /// The server's name cannot be written as a Host header.
-    #[error(transparent)]
-    Host(#[from] InvalidHeaderValue),
-}
+/// Why a request of the process itself got no response, or one that is too long.
+pub type OwnCallError = Box<dyn Error + Send + Sync>;
 
 type Sender = SendRequest<Full<Bytes>>;
 
@@ -115,8 +100,11 @@ impl OwnClient {
         longest: usize,
     ) -> Result<Response<Bytes>, OwnCallError> {
         let (head, body) = response.into_parts();
-        let body = Limited::new(body, longest).collect().await.map_err(OwnCallError::Response)?;
-        self.keep(sender);
+        let body = Limited::new(body, longest).collect().await?;
+        let mut idle = lock(&self.idle);
+        if idle.len() < MOST_IDLE && !sender.is_closed() {
+            idle.push(sender);
+        }
         Ok(Response::from_parts(head, body.to_bytes()))
     }
 
@@ -124,10 +112,18 @@ impl OwnClient {
         let stream = TcpStream::connect((&*self.host, self.port)).await?;
         // Without it only latency is lost.
         drop(stream.set_nodelay(true));
-        let Some(tls) = &self.tls else { return handshake(stream).await };
-        tls.refresh(self.clock.now());
-        let name = ServerName::try_from(self.server_name.clone()).map_err(io::Error::other)?;
-        handshake(TlsConnector::from(tls.http1_config()).connect(name, stream).await?).await
+        let stream = match &self.tls {
+            None => Either::Left(stream),
+            Some(tls) => {
+                tls.refresh(self.clock.now());
+                let name = ServerName::try_from(self.server_name.clone())?;
+                Either::Right(TlsConnector::from(tls.http1_config()).connect(name, stream).await?)
+            }
+        };
+        let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+        // Its end shows in the call.
+        tokio::spawn(async move { drop(connection.await) });
+        Ok(sender)
     }
 
     /// Returns an idle connection, if one is still open.
@@ -136,23 +132,6 @@ impl OwnClient {
         idle.retain(|sender| !sender.is_closed());
         idle.pop()
     }
-
-    fn keep(&self, sender: Sender) {
-        let mut idle = lock(&self.idle);
-        if idle.len() < MOST_IDLE && !sender.is_closed() {
-            idle.push(sender);
-        }
-    }
-}
-
-async fn handshake<S>(stream: S) -> Result<Sender, OwnCallError>
-where
-    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
-    let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-    // Its end shows in the call.
-    tokio::spawn(async move { drop(connection.await) });
-    Ok(sender)
 }
 
 /// The most idle connections to keep: enough for a controller's workers, or for many clients at
