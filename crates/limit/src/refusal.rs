@@ -82,7 +82,7 @@ pub struct KeyEnd {
 }
 
 /// Why a key is not failing any more.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Why {
     /// The key was dropped because too many keys fail.
     Crowded,

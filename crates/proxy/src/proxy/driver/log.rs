@@ -5,6 +5,7 @@
 //! webhook that is down must not push everything else out of the log.
 
 use std::collections::BTreeMap;
+use std::mem;
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -22,18 +23,16 @@ pub(super) struct KeyLog(Mutex<PendingNews>);
 struct PendingNews {
     /// True in shadow mode, where the calls of a failing key are not delayed.
     is_shadow: bool,
-    /// The number of changes so far; each change has a number, in order.
-    changes: u64,
-    news: BTreeMap<KeyChange, News>,
+    /// The first few keys of each kind of change, in the order of the changes.
+    lines: Vec<Line>,
+    kinds: BTreeMap<KeyChange, KindNews>,
 }
 
 /// The keys of one kind of change that are not logged yet.
 #[derive(Debug, Default)]
-struct News {
+struct KindNews {
     /// The number of keys.
-    count: usize,
-    /// The first few of these keys.
-    first: Vec<KeyNews>,
+    keys: usize,
     /// The end of the silence after a line about many keys: until then no line of this kind is
     /// written.
     quiet_until: Option<Moment>,
@@ -42,8 +41,6 @@ struct News {
 /// What a log line says about one key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct KeyNews {
-    /// The number of the change, for the order of lines.
-    change: u64,
     name: Box<str>,
     failures: u32,
     /// While the key fails: the HTTP status of its last failure, and the delay after it.
@@ -56,10 +53,7 @@ enum KeyChange {
     Began,
     /// The key began to fail, in shadow mode.
     Fails,
-    Recovered,
-    Gone,
-    Old,
-    Crowded,
+    Ended(Why),
 }
 
 /// A line of the log, about one or many keys.
@@ -84,18 +78,13 @@ impl KeyLog {
     pub(super) fn began(&self, name: String, state: &KeyState) {
         let failing = Some((state.last_status, state.ready_at - state.last_failure));
         let kind = if lock(&self.0).is_shadow { KeyChange::Fails } else { KeyChange::Began };
-        self.note(kind, KeyNews { change: 0, name: name.into(), failures: state.failures, failing });
+        self.note(kind, KeyNews { name: name.into(), failures: state.failures, failing });
     }
 
     /// Records for the log that a key ceased to fail or was forgotten.
     pub(super) fn ended(&self, ended: KeyEnd) {
-        let kind = match ended.why {
-            Why::Crowded => KeyChange::Crowded,
-            Why::Gone => KeyChange::Gone,
-            Why::Old => KeyChange::Old,
-            Why::Recovered => KeyChange::Recovered,
-        };
-        self.note(kind, KeyNews { change: 0, name: ended.name, failures: ended.failures, failing: None });
+        let KeyEnd { name, failures, why } = ended;
+        self.note(KeyChange::Ended(why), KeyNews { name, failures, failing: None });
     }
 
     /// Writes the lines that are due, or all of them if `is_last`.
@@ -106,38 +95,30 @@ impl KeyLog {
     }
 
     fn note(&self, kind: KeyChange, told: KeyNews) {
-        let pending = &mut *lock(&self.0);
-        pending.changes += 1;
-        let news = pending.news.entry(kind).or_default();
-        news.count += 1;
-        if news.first.len() < FEW {
-            news.first.push(KeyNews { change: pending.changes, ..told });
+        let PendingNews { lines, kinds, .. } = &mut *lock(&self.0);
+        let news = kinds.entry(kind).or_default();
+        news.keys += 1;
+        if news.keys <= FEW {
+            lines.push(Line { kind, count: 1, told });
         }
     }
 
     fn take(&self, now: Moment, is_last: bool) -> Vec<Line> {
-        let mut lines = Vec::new();
-        for (kind, news) in &mut lock(&self.0).news {
-            if is_last || news.quiet_until.is_none_or(|until| until <= now) {
-                lines.extend(news.lines(*kind, now));
+        let PendingNews { lines, kinds, .. } = &mut *lock(&self.0);
+        let is_due = |news: &KindNews| is_last || news.quiet_until.is_none_or(|until| until <= now);
+        let (mut due, later): (Vec<_>, Vec<_>) =
+            mem::take(lines).into_iter().partition(|line| kinds.get(&line.kind).is_none_or(is_due));
+        *lines = later;
+        for (kind, news) in kinds.iter_mut().filter(|(_, news)| is_due(news)) {
+            let count = mem::take(&mut news.keys);
+            if count > FEW {
+                news.quiet_until = Some(now + STORM);
+                let mut is_first = true;
+                due.retain_mut(|line| line.kind != *kind || mem::replace(&mut is_first, false));
+                due.iter_mut().filter(|line| line.kind == *kind).for_each(|line| line.count = count);
             }
         }
-        lines.sort_by_key(|line| line.told.change);
-        lines
-    }
-}
-
-// === impl News ===
-
-impl News {
-    fn lines(&mut self, kind: KeyChange, now: Moment) -> impl Iterator<Item = Line> {
-        let count = std::mem::take(&mut self.count);
-        let first = std::mem::take(&mut self.first);
-        let are_many = count > FEW;
-        self.quiet_until = are_many.then(|| now + STORM);
-        let shown = if are_many { 1 } else { FEW };
-        let count = if are_many { count } else { 1 };
-        first.into_iter().take(shown).map(move |told| Line { kind, count, told })
+        due
     }
 }
 
@@ -152,7 +133,7 @@ impl Line {
         let status = failing.and_then(|(status, _)| status);
         let delay = failing.map(|(_, delay)| duration(delay.as_secs_f64()));
         let says = self.says();
-        if self.kind == KeyChange::Crowded {
+        if self.kind == KeyChange::Ended(Why::Crowded) {
             tracing::warn!(gate, keys, key, failures, "{says}");
         } else {
             tracing::info!(gate, keys, key, status, failures, delay, "{says}");
@@ -164,13 +145,15 @@ impl Line {
         let (one, many) = match self.kind {
             KeyChange::Began => ("key is backing off", "keys are backing off"),
             KeyChange::Fails => ("key fails; shadow: nothing is held", "keys fail; shadow: nothing is held"),
-            KeyChange::Recovered => ("key has recovered", "keys have recovered"),
-            KeyChange::Gone => ("key forgotten: its object is gone", "keys forgotten: their objects are gone"),
-            KeyChange::Old => (
+            KeyChange::Ended(Why::Recovered) => ("key has recovered", "keys have recovered"),
+            KeyChange::Ended(Why::Gone) => {
+                ("key forgotten: its object is gone", "keys forgotten: their objects are gone")
+            }
+            KeyChange::Ended(Why::Old) => (
                 "key forgotten: it has not failed for backoff.forget_after",
                 "keys forgotten: they have not failed for backoff.forget_after",
             ),
-            KeyChange::Crowded => (
+            KeyChange::Ended(Why::Crowded) => (
                 "key forgotten: more are failing than backoff.max_keys",
                 "keys forgotten: more are failing than backoff.max_keys",
             ),
