@@ -100,14 +100,9 @@ impl<'a> Links<'a> {
     /// Returns true if a URL has the host and port of the gate, as used by the client; `None` if they
     /// cannot be read.
     fn is_gate(&self, url: &Absolute<'_>) -> Option<bool> {
-        let own = self.gate.as_deref().and_then(absolute);
-        let scheme = own.as_ref().and_then(|own| own.scheme).unwrap_or_default();
-        let usual = if scheme == Scheme::HTTPS.as_str() { 443 } else { 80 };
-        let read = |text: &str| {
-            let authority = text.parse::<Authority>().ok()?;
-            Some((authority.host().to_ascii_lowercase(), authority.port_u16().unwrap_or(usual)))
-        };
-        Some(read(own?.authority)? == read(url.authority)?)
+        let own = self.gate.as_deref().and_then(absolute)?;
+        let scheme = own.scheme.unwrap_or_default();
+        Some(place(own.authority, scheme)? == place(url.authority, scheme)?)
     }
 
     /// Returns a cookie with its path below the mount. Clients differ in which of two paths counts.
@@ -205,21 +200,19 @@ fn targets(field: &str) -> Option<Vec<Range<usize>>> {
 
 /// Returns true if a URL has the upstream's own scheme, host and port.
 fn is_own(url: &Absolute<'_>, target: &Target, host: &Host) -> bool {
-    let scheme = url.scheme.unwrap_or(target.scheme.as_str());
-    if !scheme.eq_ignore_ascii_case(target.scheme.as_str()) {
-        return false;
-    }
-    let Ok(authority) = url.authority.parse::<Authority>() else { return false };
-    let literal = match host {
-        Host::Literal(name) => Authority::try_from(name.as_bytes()).ok(),
-        Host::Rewrite | Host::Preserve => None,
-    };
-    let usual = if target.scheme == Scheme::HTTPS { 443 } else { 80 };
-    let is_same = |own: &Authority| {
-        own.host().eq_ignore_ascii_case(authority.host())
-            && own.port_u16().unwrap_or(usual) == authority.port_u16().unwrap_or(usual)
-    };
-    !authority.as_str().contains('@') && std::iter::once(&target.authority).chain(&literal).any(is_same)
+    let scheme = target.scheme.as_str();
+    let literal = if let Host::Literal(name) = host { name.to_str().ok() } else { None };
+    let mut own = std::iter::once(target.authority.as_str()).chain(literal).filter_map(|own| place(own, scheme));
+    let is_same_scheme = url.scheme.is_none_or(|own| own.eq_ignore_ascii_case(scheme));
+    let at = place(url.authority, scheme).filter(|_| is_same_scheme && !url.authority.contains('@'));
+    at.is_some_and(|at| own.any(|own| own == at))
+}
+
+/// Returns the host and port of an authority, in one spelling.
+fn place(authority: &str, scheme: &str) -> Option<(String, u16)> {
+    let usual = if scheme == Scheme::HTTPS.as_str() { 443 } else { 80 };
+    let authority = authority.parse::<Authority>().ok()?;
+    Some((authority.host().to_ascii_lowercase(), authority.port_u16().unwrap_or(usual)))
 }
 
 /// Splits a URL with a host; `None` for any other URL, as it cannot bypass the gate.
