@@ -46,7 +46,7 @@ pub use self::corked::{CorkedConnection, CorkedStream};
 use self::dial::Dialer;
 pub use self::dns::{Dns, Judge};
 pub use self::error::{DialError, DialFailure, ForbiddenAddress, SendError};
-pub use self::inbound::{Inbound, InboundError, Remainder, UnreadBody};
+pub use self::inbound::{Inbound, InboundError, UnreadBody};
 use self::pool::Pool;
 pub use self::pool::StreamLease;
 pub use self::prepare::hides_fields;

@@ -33,18 +33,6 @@ pub struct Inbound(Option<Arc<Mutex<InboundState>>>);
 #[derive(Debug)]
 pub struct UnreadBody(Arc<Mutex<InboundState>>);
 
-/// The unread rest of a request body at the end of its call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Remainder {
-    /// Nothing: the body was read to its end.
-    None,
-    /// A rest to read. The whole body must not be longer than this many bytes.
-    Some(u64),
-    /// A rest not worth reading: it is longer than the limit, it broke off, or the client still
-    /// waits for `100 Continue`.
-    TooMuch,
-}
-
 /// Why a body could not be read to its end.
 #[derive(Debug, thiserror::Error)]
 pub enum InboundError {
@@ -65,11 +53,13 @@ struct InboundState {
     expects: bool,
     /// The timer of the delay of `100 Continue`.
     held: Option<Pin<Box<Sleep>>>,
+    /// The most bytes in all worth reading once the call has its answer.
+    longest: Option<u64>,
     /// Set once the call has stopped reading the body.
     is_left: bool,
     reader: Option<Waker>,
-    /// Wakes the connection at the end of the body, or after this many bytes in all.
-    watcher: Option<(u64, Waker)>,
+    /// Wakes the connection at the end of the body, or once it is longer than [`Self::longest`].
+    watcher: Option<Waker>,
 }
 
 #[derive(Debug)]
@@ -159,32 +149,22 @@ impl Drop for Inbound {
 // === impl UnreadBody ===
 
 impl UnreadBody {
-    /// Returns the unread rest of the body. It may be read unless it is known to exceed `most`
-    /// bytes.
-    pub fn remainder(&self, most: u64) -> Remainder {
-        let state = lock(&self.0);
-        match &state.body {
-            Progress::Ended => Remainder::None,
-            Progress::Open(_) if !state.expects && state.size_hint().exact().is_none_or(|left| left <= most) => {
-                Remainder::Some(state.read + most)
-            }
-            Progress::Open(_) | Progress::Broken | Progress::Taken => Remainder::TooMuch,
-        }
-    }
-
     /// Reads and discards the rest of the body, as far as the call does not read it.
     ///
-    /// Ready with true at the end of the body, or with false if `most` bytes in all were read
-    /// before.
+    /// Ready with true at the end of the body, and with false if the rest is not worth reading: it is
+    /// longer than `most`, it broke off, or the client still waits for `100 Continue`.
     pub fn poll_end(&self, cx: &mut Context<'_>, most: u64) -> Poll<bool> {
         let mut state = lock(&self.0);
+        let begun = state.read;
+        let longest = *state.longest.get_or_insert(begun + most);
         loop {
+            let least = state.read + state.size_hint().lower();
             match &state.body {
                 Progress::Ended => return Poll::Ready(true),
                 Progress::Broken | Progress::Taken => return Poll::Ready(false),
-                Progress::Open(_) if state.read > most => return Poll::Ready(false),
+                Progress::Open(_) if state.expects || least > longest => return Poll::Ready(false),
                 Progress::Open(_) if !state.is_left => {
-                    state.watcher = Some((most, cx.waker().clone()));
+                    state.watcher = Some(cx.waker().clone());
                     return Poll::Pending;
                 }
                 Progress::Open(_) => drop(ready!(state.poll_frame(cx))),
@@ -208,16 +188,15 @@ impl Drop for UnreadBody {
 impl InboundState {
     fn share(body: Incoming, expects: bool) -> Arc<Mutex<Self>> {
         let body = Progress::Open(body);
-        let state = Self { body, read: 0, expects, held: None, is_left: false, reader: None, watcher: None };
+        let state =
+            Self { body, read: 0, expects, held: None, longest: None, is_left: false, reader: None, watcher: None };
         Arc::new(Mutex::new(state))
     }
 
     /// Ends the delay of `100 Continue`, and wakes the reader of the body.
     fn release(&mut self) {
         self.held = None;
-        if let Some(reader) = self.reader.take() {
-            reader.wake();
-        }
+        self.reader.take().into_iter().for_each(Waker::wake);
     }
 
     /// Waits for the end of the delay of `100 Continue`.
@@ -248,7 +227,7 @@ impl InboundState {
             Some(Err(_)) => self.body = Progress::Broken,
             None => self.body = Progress::Ended,
         }
-        if self.watcher.as_ref().is_some_and(|(most, _)| self.read > *most || !matches!(self.body, Progress::Open(_))) {
+        if self.longest.is_some_and(|longest| self.read > longest) || !matches!(self.body, Progress::Open(_)) {
             self.tell_watcher();
         }
         Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
@@ -263,9 +242,7 @@ impl InboundState {
     }
 
     fn tell_watcher(&mut self) {
-        if let Some((_, watcher)) = self.watcher.take() {
-            watcher.wake();
-        }
+        self.watcher.take().into_iter().for_each(Waker::wake);
     }
 }
 

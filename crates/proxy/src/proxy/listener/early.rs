@@ -16,14 +16,12 @@ use tokio::time::Sleep;
 
 use crate::clock::timer;
 use crate::proxy::stack::BoxBody;
-use crate::upstream::{Remainder, UnreadBody};
+use crate::upstream::UnreadBody;
 
 /// An answer waiting for the end of its request's body.
 pub(super) struct EarlyAnswer {
     response: Option<Response<BoxBody>>,
     patience: Pin<Box<Sleep>>,
-    /// The most bytes the body may still have.
-    most: u64,
 }
 
 /// Answers a call at once, or puts the answer into `early` until the body has ended.
@@ -33,11 +31,11 @@ pub(super) fn answer(
     early: &mut Option<Box<EarlyAnswer>>,
     cx: &mut Context<'_>,
 ) -> Poll<Response<BoxBody>> {
-    match unread.remainder(MOST) {
-        Remainder::None => Poll::Ready(response),
-        Remainder::TooMuch => Poll::Ready(closing(response)),
-        Remainder::Some(most) => {
-            let waits = EarlyAnswer { response: Some(response), patience: timer(PATIENCE), most };
+    match unread.poll_end(cx, MOST) {
+        Poll::Ready(true) => Poll::Ready(response),
+        Poll::Ready(false) => Poll::Ready(closing(response)),
+        Poll::Pending => {
+            let waits = EarlyAnswer { response: Some(response), patience: timer(PATIENCE) };
             early.insert(Box::new(waits)).poll(unread, cx)
         }
     }
@@ -46,7 +44,7 @@ pub(super) fn answer(
 impl EarlyAnswer {
     /// Returns the answer once it is known whether the connection can serve another call.
     pub(super) fn poll(&mut self, unread: &UnreadBody, cx: &mut Context<'_>) -> Poll<Response<BoxBody>> {
-        let ended = match unread.poll_end(cx, self.most) {
+        let ended = match unread.poll_end(cx, MOST) {
             Poll::Ready(ended) => ended,
             Poll::Pending if self.patience.as_mut().poll(cx).is_ready() => false,
             Poll::Pending => return Poll::Pending,
