@@ -18,7 +18,6 @@ use crate::telemetry::table;
 pub(super) struct Tally {
     tunnels: Mutex<BTreeMap<String, Arc<HostTunnels>>>,
     refusals: [AtomicU64; Why::ALL.len()],
-    meters: Arc<Meters>,
     handshakes: Mutex<BTreeMap<HandshakeKey, FailedHandshakes>>,
     pub(super) warnings: Warnings,
 }
@@ -33,12 +32,6 @@ struct FailedHandshakes {
     agent: String,
 }
 
-/// The metrics of bytes carried by tunnels.
-pub(super) struct Meters {
-    pub(super) up: Counter,
-    pub(super) down: Counter,
-}
-
 /// The tunnels to one host.
 pub(super) struct HostTunnels {
     pub(super) up: AtomicU64,
@@ -47,13 +40,15 @@ pub(super) struct HostTunnels {
     total: AtomicU64,
     /// The gate that lists the host, if any. Its limits do not apply to the calls in these tunnels.
     gate: Option<Arc<str>>,
-    pub(super) meters: Arc<Meters>,
 }
 
 /// An open tunnel.
 pub(super) struct OpenTunnel {
     pub(super) host: String,
     pub(super) row: Arc<HostTunnels>,
+    /// The metrics of bytes carried by tunnels.
+    pub(super) up: Counter,
+    pub(super) down: Counter,
 }
 
 // === impl Tally ===
@@ -66,20 +61,11 @@ impl Tally {
         for why in Why::ALL {
             table::EGRESS_REFUSALS.counter(&[why.word()]).increment(0);
         }
-        let bytes = |direction| {
-            let counter = table::EGRESS_BYTES.counter(&[direction]);
-            counter.increment(0);
-            counter
-        };
-        let meters = Arc::new(Meters { up: bytes("up"), down: bytes("down") });
-        let refusals = std::array::from_fn(|_| AtomicU64::new(0));
-        Self {
-            tunnels: Mutex::default(),
-            refusals,
-            meters,
-            handshakes: Mutex::default(),
-            warnings: Warnings::default(),
+        for direction in [UP, DOWN] {
+            table::EGRESS_BYTES.counter(&[direction]).increment(0);
         }
+        let refusals = std::array::from_fn(|_| AtomicU64::new(0));
+        Self { tunnels: Mutex::default(), refusals, handshakes: Mutex::default(), warnings: Warnings::default() }
     }
 
     /// Counts a connection by what it was used for.
@@ -124,12 +110,12 @@ impl Tally {
                 open: AtomicUsize::new(0),
                 total: AtomicU64::new(0),
                 gate: gate.cloned(),
-                meters: Arc::clone(&self.meters),
             })
         });
         row.total.fetch_add(1, Relaxed);
         row.open.fetch_add(1, Relaxed);
-        OpenTunnel { host: host.to_owned(), row: Arc::clone(row) }
+        let bytes = |direction| table::EGRESS_BYTES.counter(&[direction]);
+        OpenTunnel { host: host.to_owned(), row: Arc::clone(row), up: bytes(UP), down: bytes(DOWN) }
     }
 
     /// Updates the gauges.
@@ -176,6 +162,8 @@ impl Drop for OpenTunnel {
     }
 }
 
+const UP: &str = "up";
+const DOWN: &str = "down";
 /// The most hosts counted separately.
 const HOSTS: usize = 1000;
 /// The common name for counting all further hosts.

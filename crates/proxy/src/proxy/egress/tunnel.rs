@@ -31,11 +31,11 @@ where
     let row = &open.row;
     let up = |bytes| {
         row.up.fetch_add(bytes as u64, Relaxed);
-        row.meters.up.increment(bytes as u64);
+        open.up.increment(bytes as u64);
     };
     let down = |bytes| {
         row.down.fetch_add(bytes as u64, Relaxed);
-        row.meters.down.increment(bytes as u64);
+        open.down.increment(bytes as u64);
     };
     match tunnel::carry(client, host, busy, Counters { up: &up, down: &down }).await {
         Ok((up, down)) => tracing::debug!(host = open.host, up, down, "a tunnel ended"),
