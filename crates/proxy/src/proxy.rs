@@ -41,7 +41,7 @@ mod view;
 
 pub use self::egress::CLEAR;
 pub use self::egress::{
-    Directory, EgressListener, EgressOptions, Fate, First, Host, Origin, TargetError, connect_in, first, judge,
+    Directory, EgressListener, EgressOptions, Fate, First, Host, Origin, TargetError, first, judge,
 };
 pub use self::gate::Gate;
 pub use self::hub::{Hub, HubCluster, HubClusters, OpenCluster};

@@ -429,3 +429,26 @@ async fn a_half_closed_upgrade_makes_room() {
     let _other = in_a_tunnel(&listener).await;
     assert_eq!(within(client.read(&mut [0])).await.unwrap_or_default(), 0, "it gave way");
 }
+
+/// Each has a body or a malformed head: the same bytes could be two requests.
+#[tokio::test]
+async fn a_connect_that_two_readers_could_read_differently_is_refused() {
+    let listener = listener("", Around::default()).await;
+    let host = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let to = host.local_addr().expect("bound");
+    for head in [
+        format!("CONNECT {to} HTTP/1.1\r\nContent-Length: 5\r\n\r\nhello"),
+        format!("CONNECT {to} HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"),
+        format!("CONNECT {to} HTTP/1.1\nHost: {to}\n\n"),
+        format!("CONNECT {to} HTTP/1.1\r\n Host: {to}\r\n\r\n"),
+        format!("CONNECT  {to} HTTP/1.1\r\n\r\n"),
+        format!("CONNECT {to}\r\n\r\n"),
+        "CONNECT h.\u{e9}xample:443 HTTP/1.1\r\n\r\n".to_owned(),
+        "CONNECT h<.example:443 HTTP/1.1\r\n\r\n".to_owned(),
+    ] {
+        let answer = listener.exchange(&head).await;
+        assert!(answer.starts_with("HTTP/1.1 400 "), "{head:?}: {answer}");
+    }
+    let dialled = std::future::poll_fn(|cx| std::task::Poll::Ready(host.poll_accept(cx).is_ready())).await;
+    assert!(!dialled);
+}

@@ -26,7 +26,6 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use tokio::io::AsyncWriteExt as _;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -34,7 +33,6 @@ use self::access::Access;
 pub use self::address::judge;
 use self::calls::Entry;
 pub use self::directory::{Directory, Fate};
-pub use self::head::connect_in;
 pub use self::options::EgressOptions;
 use self::origins::Origins;
 use self::reason::{EgressRefusal, Why};
@@ -43,7 +41,7 @@ pub use self::target::{Host, Origin, TargetError};
 pub use self::tunnel::{First, first};
 use super::gate::Gate;
 use super::guard::buffers::Buffers;
-use super::listener::{self, ClientTasks, Handshakes, ListenSocket, Stream, Wire, WireHandle};
+use super::listener::{self, ClientTasks, Handshakes, ListenSocket, Stream, WireHandle};
 use super::respond::Responder;
 use crate::Current;
 use crate::bind::BindError;
@@ -236,20 +234,8 @@ impl EgressListener {
 
     /// Serves a client until its connection ends.
     async fn serve(self: &Arc<Self>, handle: &WireHandle, named: Option<Arc<str>>) {
-        let begins = self.begins(handle, |bytes| match bytes {
-            [] => None,
-            [intercept::TLS, ..] => Some(Begins::Tls),
-            bytes if bytes.starts_with(CONNECT) => Some(Begins::Connect),
-            bytes if CONNECT.starts_with(bytes) => None,
-            _ => Some(Begins::Http),
-        });
-        match begins.await {
-            Some(Begins::Connect) => Box::pin(self.connect(handle, named.as_ref())).await,
-            Some(Begins::Http) => {
-                self.tally.became("plain");
-                Box::pin(self.serve_calls(handle, Entry::Proxy(named), false)).await;
-            }
-            Some(Begins::Tls) => {
+        match self.first(handle).await {
+            Some(intercept::TLS) => {
                 self.tally.became("refused");
                 if self.tally.warnings.is_due("tls", self.clock.now()) {
                     tracing::warn!(
@@ -258,6 +244,7 @@ impl EgressListener {
                 }
                 handle.close().await;
             }
+            Some(_) => self.serve_calls(handle, Entry::Proxy(named), false).await,
             None => {}
         }
     }
@@ -268,20 +255,6 @@ impl EgressListener {
         tokio::select! {
             begins = tokio::time::timeout(FIRST_BYTES, handle.peek(decide)) => begins.ok().flatten(),
             () = self.clients.tasks.closing.cancelled() => None,
-        }
-    }
-
-    /// Answers with a refusal, and closes the connection.
-    async fn turn_away(&self, handle: &WireHandle, refused: &EgressRefusal) {
-        self.tally.became("refused");
-        self.tally.refused(refused);
-        let mut wire = Wire::unscanned(handle);
-        let said = async {
-            wire.write_all(&refused.bytes()).await?;
-            wire.shutdown().await
-        };
-        if said.await.is_ok() {
-            listener::linger(handle).await;
         }
     }
 
@@ -353,14 +326,6 @@ enum ListenerKind {
     Name(u16),
 }
 
-/// What a client's first bytes look like.
-#[derive(Clone, Copy)]
-enum Begins {
-    Connect,
-    Http,
-    Tls,
-}
-
 /// The listener's name in errors.
 const LISTENER: &str = "the egress listener";
 /// The listener's name in logs.
@@ -368,7 +333,6 @@ const NAME: &str = "egress";
 /// The name of the gate for unencrypted calls to hosts of no gate. A configured gate cannot have
 /// this name.
 pub const CLEAR: &str = "egress.others";
-const CONNECT: &[u8] = b"CONNECT ";
 /// The time for a client's first bytes, and for a request head; as at every listener.
 const FIRST_BYTES: Duration = Duration::from_secs(30);
 const TIDY_EVERY: Duration = Duration::from_secs(10);

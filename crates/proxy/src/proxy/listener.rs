@@ -21,7 +21,6 @@ use tokio_util::task::TaskTracker;
 
 pub(super) use self::connection::{serve_calls, serve_calls_of_http2};
 pub(super) use self::handshakes::Handshakes;
-pub(super) use self::linger::linger;
 pub(crate) use self::socket::{ListenSocket, NewClient};
 pub(super) use self::stream::Stream;
 pub(super) use self::wire::{Wire, WireHandle};

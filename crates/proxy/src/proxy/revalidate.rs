@@ -114,16 +114,14 @@ impl Question {
     /// Decides from the upstream's response head what the client gets.
     pub(crate) fn answered(self, head: &response::Parts) -> Reply {
         match (head.status, &self.kept) {
-            (StatusCode::NOT_MODIFIED, Some(kept)) => {
-                match kept.rules.confirmed(&head.headers) {
-                    Proof::Same => Reply::Unchanged(Box::new(kept.head(&head.headers)), KeptAnswer::body(kept)),
-                    Proof::SameOnce => {
-                        lock(&self.answers.shared.store).forget(&self.identity);
-                        Reply::Unchanged(Box::new(kept.head(&head.headers)), KeptAnswer::body(kept))
-                    }
-                    Proof::None => self.unproven(),
+            (StatusCode::NOT_MODIFIED, Some(kept)) => match kept.rules.confirmed(&head.headers) {
+                Proof::Same => Reply::Unchanged(Box::new(kept.head(&head.headers)), KeptAnswer::body(kept)),
+                Proof::SameOnce => {
+                    lock(&self.answers.shared.store).forget(&self.identity);
+                    Reply::Unchanged(Box::new(kept.head(&head.headers)), KeptAnswer::body(kept))
                 }
-            }
+                Proof::None => self.unproven(),
+            },
             (StatusCode::OK, _) => match Rules::of(&self.request.headers, &head.headers) {
                 Some(rules) => self.keep(head, rules),
                 None => self.forget(),

@@ -46,7 +46,7 @@ pub(crate) trait Router: Send + Sync {
     fn answer(&self, request: Request<Inbound>, client: Option<&Arc<str>>) -> PendingAnswer;
 }
 
-type AnswerResult = Result<Response<Body>, Infallible>;
+pub(crate) type AnswerResult = Result<Response<Body>, Infallible>;
 
 /// Returns the service for the calls of one connection. If there is a `router`, it chooses the gate
 /// of each.

@@ -1,12 +1,12 @@
-//! Tunnels: a client's connection after its call has switched protocols.
+//! Tunnels: a client's connection after its call has switched protocols, or after a CONNECT.
 //!
-//! A call that asks for another protocol carries the [`UpgradeSlot`] of its connection. When the
-//! upstream has switched, the call puts a [`Tunnel`] into that slot. Once hyper has written the 101
-//! and released the connection, the connection's own task takes the tunnel and carries the bytes. A
-//! tunnel holds only two buffers of 16 KiB (a TLS record's worth); if one side does not read, the
-//! other must stop sending.
+//! A call that asks for either carries the [`UpgradeSlot`] of its connection, and puts there what
+//! serves the connection from then on. Once hyper has written the answer and released the
+//! connection, the connection's own task serves it. A tunnel holds only two buffers of 16 KiB (a TLS
+//! record's worth); if one side does not read, the other must stop sending.
 
 use std::io;
+use std::mem;
 use std::pin::Pin;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
@@ -25,22 +25,29 @@ use crate::lock;
 use crate::places::Busy;
 use crate::upstream::Protocol;
 
+/// What serves a connection after hyper has released it.
+pub(crate) enum Tunnel {
+    /// The upstream has switched protocols: bytes are carried both ways.
+    Switched(OnUpgrade),
+    /// A CONNECT has opened it.
+    Opened(Pin<Box<dyn Future<Output = ()> + Send>>),
+}
+
 /// A slot for passing a tunnel from a call to the task of its connection.
 #[derive(Clone, Default)]
-pub(crate) struct UpgradeSlot(Arc<Mutex<Option<Tunnel>>>);
+pub(crate) struct UpgradeSlot(Arc<Mutex<SlotState>>);
+
+#[derive(Default)]
+struct SlotState {
+    tunnel: Option<Tunnel>,
+    /// Counts the tunnel among the calls in flight.
+    in_flight: Option<InFlight>,
+}
 
 /// What an upgrading call needs to make a tunnel, if the upstream accepts the other protocol.
 pub(crate) struct Switch {
     pub(crate) protocol: Protocol,
     slot: UpgradeSlot,
-    client: OnUpgrade,
-}
-
-/// Both connections of a tunnel, and its count among the calls in flight.
-pub(crate) struct Tunnel {
-    client: OnUpgrade,
-    upstream: OnUpgrade,
-    in_flight: Option<InFlight>,
 }
 
 /// Notifies of events in a tunnel: a side has ended, or bytes moved.
@@ -69,16 +76,36 @@ struct Side<'a, S> {
 // === impl UpgradeSlot ===
 
 impl UpgradeSlot {
-    /// Returns the tunnel, if a call has put one there.
-    pub(crate) fn take(&self) -> Option<Tunnel> {
-        lock(&self.0).take()
+    /// Puts a tunnel into the slot.
+    pub(crate) fn fill(&self, tunnel: Tunnel) {
+        lock(&self.0).tunnel = Some(tunnel);
     }
 
     /// Makes the tunnel count as in flight until it ends.
     pub(crate) fn hold(&self, in_flight: Option<InFlight>) {
-        if let Some(tunnel) = lock(&self.0).as_mut() {
-            tunnel.in_flight = in_flight;
+        lock(&self.0).in_flight = in_flight;
+    }
+
+    /// Serves the connection of a client, if a call has put a tunnel there.
+    pub(crate) async fn serve<C>(&self, gate: &str, client: C, busy: impl FnOnce() -> Option<Busy>)
+    where
+        C: AsyncRead + AsyncWrite + Unpin,
+    {
+        let SlotState { tunnel, in_flight } = mem::take(&mut *lock(&self.0));
+        let upstream = match tunnel {
+            Some(Tunnel::Switched(upstream)) => upstream,
+            Some(Tunnel::Opened(tunnel)) => return tunnel.await,
+            None => return,
+        };
+        let carried = async {
+            let upstream = TokioIo::new(upstream.await.map_err(io::Error::other)?);
+            carry(client, upstream, busy(), Counters { up: &|_| {}, down: &|_| {} }).await
+        };
+        match carried.await {
+            Ok((up, down)) => tracing::debug!(gate, up, down, "an upgraded connection ended"),
+            Err(error) => tracing::debug!(gate, %error, "an upgraded connection broke"),
         }
+        drop(in_flight);
     }
 }
 
@@ -89,33 +116,13 @@ impl Switch {
     /// connection cannot switch.
     pub(crate) fn asked(parts: &mut Parts) -> Option<Self> {
         let slot = parts.extensions.remove::<UpgradeSlot>()?;
-        let client = parts.extensions.remove::<OnUpgrade>()?;
-        let protocol = Protocol::asked(parts)?;
-        Some(Self { protocol, slot, client })
+        Some(Self { protocol: Protocol::asked(parts)?, slot })
     }
 
     /// Puts the tunnel into the connection's slot, because the upstream has switched.
     pub(crate) fn tunnel(self, upstream: OnUpgrade) -> UpgradeSlot {
-        *lock(&self.slot.0) = Some(Tunnel { client: self.client, upstream, in_flight: None });
+        self.slot.fill(Tunnel::Switched(upstream));
         self.slot
-    }
-}
-
-// === impl Tunnel ===
-
-impl Tunnel {
-    /// Carries bytes both ways, as the function [`carry`] does.
-    pub(crate) async fn carry(self, gate: &str, busy: Option<Busy>) {
-        let Self { client, upstream, in_flight } = self;
-        let carried = async {
-            let (client, upstream) = tokio::try_join!(client, upstream).map_err(io::Error::other)?;
-            carry(TokioIo::new(client), TokioIo::new(upstream), busy, Counters { up: &|_| {}, down: &|_| {} }).await
-        };
-        match carried.await {
-            Ok((up, down)) => tracing::debug!(gate, up, down, "an upgraded connection ended"),
-            Err(error) => tracing::debug!(gate, %error, "an upgraded connection broke"),
-        }
-        drop(in_flight);
     }
 }
 

@@ -4,13 +4,15 @@
 //! valid. Requests to other hosts are sent unencrypted, as the client sent them.
 
 use std::future::ready;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 
 use futures_util::future::Either;
 use http::uri::{PathAndQuery, Scheme};
-use http::{HeaderValue, Request, Uri, Version, header};
+use http::{HeaderValue, Method, Request, Response, Uri, Version, header};
+use hyper::ext::ReasonPhrase;
 
 use super::directory::{Directory, Fate, Inside};
 use super::head;
@@ -19,9 +21,11 @@ use super::reason::{EgressRefusal, Why};
 use super::target::{Host, Origin};
 use super::{CLEAR, EgressListener, NAME};
 use crate::proxy::admission::PendingCall;
+use crate::proxy::body::Body;
 use crate::proxy::gate::Gate;
 use crate::proxy::listener::{self, WireHandle};
-use crate::proxy::stack::{self, PendingAnswer};
+use crate::proxy::stack::{self, AnswerResult, PendingAnswer};
+use crate::proxy::tunnel::{Tunnel, UpgradeSlot};
 use crate::spec;
 use crate::upstream::Inbound;
 
@@ -40,15 +44,26 @@ pub(super) enum Entry {
 
 /// A client's connection while it makes calls.
 struct CallConnection {
+    handle: WireHandle,
     entry: Entry,
+    /// Set once a request other than CONNECT has come to the forward proxy.
+    is_plain: AtomicBool,
     /// Set when an HTTP/2 connection must accept no more calls. HTTP/1.1 has a header for that.
     over: Arc<AtomicBool>,
 }
 
 impl EgressListener {
-    /// Serves the requests of a connection.
-    pub(super) async fn serve_calls(self: &Arc<Self>, handle: &WireHandle, entry: Entry, http2: bool) {
-        let connection = Arc::new(CallConnection { entry, over: Arc::default() });
+    /// Serves the requests of a connection, and the tunnel that one of them may open: boxed, because
+    /// requests in a tunnel are served by this as well.
+    pub(super) fn serve_calls<'a>(
+        self: &Arc<Self>,
+        handle: &'a WireHandle,
+        entry: Entry,
+        http2: bool,
+    ) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
+        let connection =
+            CallConnection { handle: handle.clone(), entry, is_plain: AtomicBool::new(false), over: Arc::default() };
+        let connection = Arc::new(connection);
         let egress = Arc::clone(self);
         let served = Arc::clone(&connection);
         let path = stack::path(Arc::clone(&self.responder), move |request| match &served.entry {
@@ -57,21 +72,56 @@ impl EgressListener {
                 let egress = Arc::clone(&egress);
                 let served = Arc::clone(&served);
                 // Who calls may have to be asked first.
-                Either::Right(Box::pin(async move {
-                    match egress.client(&request, named.as_ref()).await {
-                        Ok(client) => egress.answer(request, client.as_ref(), &served).await,
-                        Err(refused) => egress.refuse(&refused).await,
-                    }
-                }))
+                Either::Right(Box::pin(async move { egress.answer_proxied(request, named.as_ref(), &served).await }))
             }
             Entry::Tunnel(_, client) => egress.answer(request, client.as_ref(), &served),
             Entry::Name => egress.answer(request, None, &served),
         });
-        let closing = &self.clients.tasks.closing;
-        if http2 {
-            listener::serve_calls_of_http2(handle, path, closing, &connection.over, NAME).await;
-        } else {
-            listener::serve_calls(handle, path, closing, NAME).await;
+        let egress = Arc::clone(self);
+        Box::pin(async move {
+            let closing = &egress.clients.tasks.closing;
+            if http2 {
+                listener::serve_calls_of_http2(handle, path, closing, &connection.over, NAME).await;
+            } else {
+                listener::serve_calls(handle, path, closing, NAME).await;
+            }
+        })
+    }
+
+    /// Answers a request to the forward proxy: a call, or a CONNECT.
+    async fn answer_proxied(
+        self: &Arc<Self>,
+        request: Request<Inbound>,
+        named: Option<&Arc<str>>,
+        connection: &CallConnection,
+    ) -> AnswerResult {
+        let is_connect = *request.method() == Method::CONNECT;
+        if !is_connect && !connection.is_plain.swap(true, Relaxed) {
+            self.tally.became("plain");
+        }
+        let admitted = async {
+            let origin = head::plain(&request, None)?;
+            let client = self.access.admit(named, &head::shown(request.headers())).await?;
+            Ok::<_, EgressRefusal>((origin, client))
+        };
+        let opened = match admitted.await {
+            Ok((_, client)) if !is_connect => return self.answer(request, client.as_ref(), connection).await,
+            Ok((origin, client)) => self.open_tunnel(&connection.handle, origin, &request, client).await,
+            Err(refused) => Err(refused),
+        };
+        match opened {
+            Ok(tunnel) => {
+                if let Some(slot) = request.extensions().get::<UpgradeSlot>() {
+                    slot.fill(Tunnel::Opened(tunnel));
+                }
+                Ok(established())
+            }
+            Err(refused) => {
+                if is_connect {
+                    self.tally.became("refused");
+                }
+                self.refuse(&refused).await
+            }
         }
     }
 
@@ -107,17 +157,6 @@ impl EgressListener {
     fn refuse(&self, refused: &EgressRefusal) -> PendingAnswer {
         self.tally.refused(refused);
         Either::Left(ready(Ok(refused.response())))
-    }
-
-    /// Checks that a client may use the proxy. Returns the client's name, if the listener
-    /// identifies its clients. `named` is the name in the client's certificate.
-    async fn client(
-        &self,
-        request: &Request<Inbound>,
-        named: Option<&Arc<str>>,
-    ) -> Result<Option<Arc<str>>, EgressRefusal> {
-        head::plain(request, None)?;
-        self.access.admit(named, &head::shown(request.headers())).await
     }
 
     /// Returns the gate for a call, or the refusal if the call may not pass.
@@ -183,6 +222,13 @@ fn own_form<B>(request: &mut Request<B>) {
         request.headers_mut().entry(header::HOST).or_insert(named);
     }
     *request.uri_mut() = path.map_or_else(|| Uri::from_static("/"), Uri::from);
+}
+
+/// Returns the answer that the tunnel is open.
+fn established() -> Response<Body> {
+    let mut response = Response::new(Body::own(""));
+    response.extensions_mut().insert(ReasonPhrase::from_static(b"Connection established"));
+    response
 }
 
 #[cfg(test)]

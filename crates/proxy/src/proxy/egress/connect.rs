@@ -1,18 +1,20 @@
-//! Serving a CONNECT: read its head, decide on it, connect to the host, and carry the tunnel.
+//! Serving a CONNECT: decide on it, connect to the host, and carry the tunnel.
 //!
-//! The client gets its answer only after the connection attempt, so the answer can say that a host
-//! cannot be reached.
+//! hyper reads its head and writes the answer, as for every request. The client gets its answer only
+//! after the connection attempt, so the answer can say that a host cannot be reached. What the
+//! client sends behind the head waits below hyper, for the tunnel.
 
-use std::io;
+use std::pin::Pin;
 use std::sync::Arc;
 
+use http::Request;
 use http::uri::Scheme;
-use tokio::io::AsyncWriteExt as _;
+use http_body::Body as _;
 
 use super::EgressListener;
 use super::calls::Entry;
 use super::directory::{Fate, Inside};
-use super::head::{self, ConnectHead};
+use super::head;
 use super::intercept::InterceptedTunnel;
 use super::reason::{EgressRefusal, Why};
 use super::target::{Host, Origin};
@@ -21,74 +23,72 @@ use crate::credentials::Target;
 use crate::places::Place;
 use crate::proxy::listener::{Wire, WireHandle};
 use crate::spec::HostFate;
-use crate::upstream;
+use crate::upstream::{self, Inbound};
+
+/// A tunnel whose bytes are carried unread.
+struct PassedTunnel {
+    origin: Origin,
+    /// The connection to the host.
+    host: upstream::Bare,
+    /// The gate that lists the host, if any.
+    listed_by: Option<Arc<str>>,
+    others: HostFate,
+}
 
 impl EgressListener {
-    /// Answers a CONNECT.
-    pub(super) async fn connect(self: &Arc<Self>, handle: &WireHandle, named: Option<&Arc<str>>) {
-        if let Err(refused) = self.tunnel(handle, named).await {
-            self.turn_away(handle, &refused).await;
+    /// Opens the tunnel to a host that an authenticated client asks for. Returns what serves its
+    /// connection once hyper has released it.
+    pub(super) async fn open_tunnel(
+        self: &Arc<Self>,
+        handle: &WireHandle,
+        origin: Origin,
+        request: &Request<Inbound>,
+        client: Option<Arc<str>>,
+    ) -> Result<Pin<Box<dyn Future<Output = ()> + Send>>, EgressRefusal> {
+        if !request.body().is_end_stream() {
+            return Err(EgressRefusal::new(Why::Malformed, "the CONNECT request has a body; expected none"));
+        }
+        let directory = self.directory.get();
+        let egress = Arc::clone(self);
+        let handle = handle.clone();
+        match directory.tunnel(&origin)? {
+            Fate::Gate(..) => Ok(Box::pin(async move {
+                egress.tally.became("plain");
+                egress.serve_calls(&handle, Entry::Tunnel(Inside { origin, is_tls: false }, client), false).await;
+            })),
+            Fate::Intercepted(section, _) => {
+                let gate = self.gate(&directory, section, &origin)?;
+                let agent = head::agent(request.headers());
+                let opened = InterceptedTunnel { origin, gate, agent, client };
+                Ok(Box::pin(async move { egress.read(&handle, opened).await }))
+            }
+            Fate::Passed(listed_by) => {
+                let host = self.dial(&origin).await?;
+                let listed_by = listed_by.cloned();
+                let opened = PassedTunnel { origin, host, listed_by, others: directory.egress.others };
+                Ok(Box::pin(async move { egress.pass(&handle, opened).await }))
+            }
         }
     }
 
-    async fn tunnel(self: &Arc<Self>, handle: &WireHandle, named: Option<&Arc<str>>) -> Result<(), EgressRefusal> {
-        let (origin, agent, client) = self.read_connect(handle, named).await?;
-        let directory = self.directory.get();
-        let listed_by = match directory.tunnel(&origin)? {
-            Fate::Gate(..) => {
-                self.tally.became("plain");
-                if established(handle).await.is_ok() {
-                    self.serve_calls(handle, Entry::Tunnel(Inside { origin, is_tls: false }, client), false).await;
-                }
-                return Ok(());
-            }
-            Fate::Intercepted(section, _) => {
-                let gate = self.gate(&directory, section, &origin)?;
-                if established(handle).await.is_ok() {
-                    self.read(handle, InterceptedTunnel { origin, gate, agent, client }).await;
-                }
-                return Ok(());
-            }
-            Fate::Passed(listed_by) => listed_by,
-        };
+    /// Carries a tunnel. If it may be for one host only, it must begin with TLS.
+    async fn pass(&self, handle: &WireHandle, opened: PassedTunnel) {
+        let PassedTunnel { origin, host, listed_by, others } = opened;
         let busy = handle.place.as_ref().map(Place::busy);
-        let host = self.dial(&origin).await?;
-        if established(handle).await.is_err() {
-            return Ok(());
-        }
-        let others = directory.egress.others;
         let must_be_tls = listed_by.is_some() || others == HostFate::Refuse;
         if must_be_tls && !self.is_tls(handle, &origin, others).await {
-            handle.close().await;
-            return Ok(());
+            return handle.close().await;
         }
         self.tally.became("tunnelled");
-        let open = self.tally.opened(&origin.to_string(), listed_by);
+        let open = self.tally.opened(&origin.to_string(), listed_by.as_ref());
         if let Some(gate) = listed_by.filter(|_| self.tally.warnings.is_due("unlimited", self.clock.now())) {
             tracing::info!(
-                gate = &**gate,
+                gate = &*gate,
                 host = %origin.host,
                 "a tunnel to a host of this gate carries encrypted calls, which its limits do not count: only calls with http:// URLs are limited, or all with intercept = true"
             );
         }
         tunnel::carry(Wire::unscanned(handle), host, open, busy).await;
-        Ok(())
-    }
-
-    /// Reads the head of a CONNECT. Returns its host and port, its user agent, and the name of its
-    /// client.
-    async fn read_connect(
-        &self,
-        handle: &WireHandle,
-        named: Option<&Arc<str>>,
-    ) -> Result<(Origin, String, Option<Arc<str>>), EgressRefusal> {
-        let late = || EgressRefusal::new(Why::Malformed, "the request's head did not come to its end in time");
-        let mut reading = ConnectHead::default();
-        let end = self.begins(handle, |bytes| reading.read(bytes).transpose()).await.ok_or_else(late)??;
-        let head::Connect { origin, shown, agent } = head::connect(&handle.take(end))?;
-        let shown: Vec<&[u8]> = shown.iter().map(Vec::as_slice).collect();
-        let client = self.access.admit(named, &shown).await?;
-        Ok((origin, agent, client))
     }
 
     /// Connects to a host, if its address may be connected to.
@@ -124,11 +124,4 @@ impl EgressListener {
         }
         is_right
     }
-}
-
-/// Answers that the tunnel is open.
-async fn established(handle: &WireHandle) -> io::Result<()> {
-    let mut wire = Wire::unscanned(handle);
-    wire.write_all(b"HTTP/1.1 200 Connection established\r\n\r\n").await?;
-    wire.flush().await
 }

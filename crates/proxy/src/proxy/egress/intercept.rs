@@ -49,7 +49,7 @@ impl EgressListener {
             Some(_) => {
                 self.tally.became("plain");
                 let inside = Inside { origin: opened.origin, is_tls: false };
-                Box::pin(self.serve_calls(handle, Entry::Tunnel(inside, opened.client), false)).await;
+                self.serve_calls(handle, Entry::Tunnel(inside, opened.client), false).await;
             }
         }
     }
@@ -80,13 +80,13 @@ impl EgressListener {
             }
             Some(_) => {
                 self.tally.became("plain");
-                Box::pin(self.serve_calls(handle, Entry::Name, false)).await;
+                self.serve_calls(handle, Entry::Name, false).await;
             }
         }
     }
 
     /// Returns the first byte a client sends.
-    async fn first(&self, handle: &WireHandle) -> Option<u8> {
+    pub(super) async fn first(&self, handle: &WireHandle) -> Option<u8> {
         self.begins(handle, |bytes| bytes.first().copied()).await
     }
 
@@ -133,7 +133,7 @@ impl EgressListener {
         drop(gate); // each call finds it, so that it may go while the connection is idle
         let handle = WireHandle::new(Box::new(stream), &self.clients.buffers, handle.place.clone());
         let entry = Entry::Tunnel(Inside { origin, is_tls: true }, client);
-        Box::pin(self.serve_calls(&handle, entry, http2)).await;
+        self.serve_calls(&handle, entry, http2).await;
     }
 
     async fn shake_hands(

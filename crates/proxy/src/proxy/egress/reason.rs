@@ -4,8 +4,6 @@
 //! phrase says what was refused, why, and what to do. Of the client's text it contains only the
 //! host's name.
 
-use std::fmt::Write as _;
-
 use http::{HeaderValue, Response, StatusCode, header};
 use hyper::ext::ReasonPhrase;
 
@@ -139,18 +137,7 @@ impl EgressRefusal {
         usual.into_iter().chain(more).collect()
     }
 
-    /// Returns the answer to a CONNECT, as bytes.
-    pub(crate) fn bytes(&self) -> Vec<u8> {
-        let body = format!("{}\n", self.phrase());
-        let mut text = format!("HTTP/1.1 {} {}\r\n", self.status.as_u16(), self.phrase());
-        for (name, value) in self.headers() {
-            let _infallible = write!(text, "{name}: {value}\r\n");
-        }
-        let _infallible = write!(text, "content-length: {}\r\n\r\n{body}", body.len());
-        text.into_bytes()
-    }
-
-    /// Returns the answer to a request other than CONNECT.
+    /// Returns the answer to the request.
     pub(crate) fn response(&self) -> Response<Body> {
         let mut response = Response::new(Body::own(format!("{}\n", self.phrase())));
         *response.status_mut() = self.status;
@@ -184,7 +171,8 @@ mod tests {
         let refused = EgressRefusal::new(Why::Name, format!("a\r\nSet-Cookie: x\u{e9}{}", "x".repeat(300)));
         assert_eq!(refused.phrase().len(), 120);
         assert!(refused.phrase().starts_with("tidegate: aSet-Cookie: xxx"));
-        let text = String::from_utf8(refused.bytes()).expect("ASCII");
-        assert!(text.starts_with("HTTP/1.1 502 tidegate: a") && !text.contains("\nSet-Cookie"), "{text}");
+        let response = refused.response();
+        let phrase = response.extensions().get::<ReasonPhrase>().expect("it has one");
+        assert_eq!((response.status(), phrase.as_bytes()), (StatusCode::BAD_GATEWAY, refused.phrase().as_bytes()));
     }
 }

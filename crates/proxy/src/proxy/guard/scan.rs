@@ -60,11 +60,9 @@ enum At {
     Chunk(u64),
     /// The next byte belongs to a line after the last chunk.
     Trailer,
-    /// The next byte is the first after a request for another protocol: it belongs to that protocol
-    /// or to the next request, depending on the response.
+    /// The next byte is the first after a request for another protocol or a tunnel: it belongs to
+    /// that, or to the next request, depending on the response.
     Switching,
-    /// The next byte belongs to another protocol.
-    Switched,
 }
 
 /// What was found in one request head.
@@ -76,7 +74,7 @@ struct Head {
     connection: bool,
     /// The body comes in chunks.
     chunked: bool,
-    /// The request asks for another protocol.
+    /// The request asks for another protocol, or for a tunnel.
     switches: bool,
     /// The number of header lines.
     lines: usize,
@@ -98,7 +96,7 @@ pub(crate) struct ScanResult {
 pub(crate) enum Rest {
     /// No bytes are left.
     None,
-    /// The bytes wait for [`Scanner::resolve`].
+    /// The bytes wait for [`Scanner::stay`].
     Held,
     /// This many of the bytes are replaced by [`Scanner::take_replaced`]; those after them must be
     /// scanned again.
@@ -164,10 +162,10 @@ impl Scanner {
         self.most_lines.max(self.head.lines)
     }
 
-    /// Records the answer to a request for another protocol: `switched` if the upstream agreed.
-    pub(crate) fn resolve(&mut self, switched: bool) {
+    /// Records that a request for another protocol or a tunnel was not granted.
+    pub(crate) fn stay(&mut self) {
         if self.at == At::Switching {
-            self.at = if switched { At::Switched } else { At::Start };
+            self.at = At::Start;
         }
     }
 
@@ -185,7 +183,6 @@ impl Scanner {
     /// has answered a request for another protocol.
     fn step(&mut self, bytes: &[u8]) -> Result<usize, Fault> {
         match self.at {
-            At::Switched => Ok(bytes.len()),
             At::Switching => Ok(0),
             At::Body(left) => {
                 let taken = bytes.len().min(usize::try_from(left).unwrap_or(usize::MAX));
@@ -300,7 +297,8 @@ impl Scanner {
             // Go's server (kube-apiserver's) does not.
             _ => {
                 self.most_lines = self.most_lines();
-                self.head = Head { is_old: request_line(line)?, bytes: line.len(), ..Head::default() };
+                let switches = line.starts_with(b"CONNECT ");
+                self.head = Head { is_old: request_line(line)?, bytes: line.len(), switches, ..Head::default() };
                 At::Header
             }
         };
@@ -463,17 +461,15 @@ mod tests {
     #[test]
     fn bytes_after_a_call_that_asks_to_switch_wait_for_its_answer() {
         let head = b"GET /exec HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\n\r\n";
-        for (switched, after, rest) in [
-            (true, &b"\x80\x03 anything\n"[..], Rest::None),
-            (false, b"GET / HTTP/1.1\r\n\r\n", Rest::None),
-            (false, b"\x80\x03 anything\n", Rest::Refused(Fault::LineEnd)),
-        ] {
+        for (after, rest) in
+            [(&b"GET / HTTP/1.1\r\n\r\n"[..], Rest::None), (b"\x80\x03 anything\n", Rest::Refused(Fault::LineEnd))]
+        {
             let mut scanner = Scanner::default();
             let both = [&head[..], after].concat();
             assert_eq!(scanner.scan(&both), ScanResult { passed: head.len(), rest: Rest::Held });
             assert_eq!(scanner.scan(after), ScanResult { passed: 0, rest: Rest::Held });
-            scanner.resolve(switched);
-            assert_eq!(scanner.scan(after).rest, rest, "{switched} {after:?}");
+            scanner.stay();
+            assert_eq!(scanner.scan(after).rest, rest, "{after:?}");
         }
     }
 

@@ -46,11 +46,11 @@ pin_project! {
         unread: Option<UnreadBody>,
         // The answer, waiting for that body.
         early: Option<Box<EarlyAnswer>>,
-        // The request asks for another protocol.
+        // The request asks for another protocol, or for a tunnel.
         switches: bool,
         // The version of the request.
         version: Version,
-        is_head: bool,
+        method: Method,
         busy: Option<Busy>,
     }
 }
@@ -75,17 +75,17 @@ impl hyper::service::Service<Request<Incoming>> for Calls {
     type Future = ClientCall;
 
     fn call(&self, mut request: Request<Incoming>) -> Self::Future {
-        let switches = request.headers().contains_key(header::UPGRADE);
+        let method = request.method().clone();
+        let switches = request.headers().contains_key(header::UPGRADE) || method == Method::CONNECT;
         if let Some(upgrade_slot) = self.upgrade_slot.as_ref().filter(|_| switches) {
             request.extensions_mut().insert(upgrade_slot.clone());
         }
         let version = request.version();
-        let is_head = request.method() == Method::HEAD;
         let (request, unread) = Inbound::of(request);
         let client = self.handle.as_ref().map(WireHandle::begin);
         let busy = self.place.as_ref().map(Place::busy);
         let call = self.path.clone().call(request);
-        ClientCall { call, client, unread, early: None, switches, version, is_head, busy }
+        ClientCall { call, client, unread, early: None, switches, version, method, busy }
     }
 }
 
@@ -114,16 +114,17 @@ impl Future for ClientCall {
             }
         };
         let client = this.client.take();
-        let has_switched = response.status() == StatusCode::SWITCHING_PROTOCOLS;
+        let has_switched = response.status() == StatusCode::SWITCHING_PROTOCOLS
+            || (*this.method == Method::CONNECT && response.status().is_success());
         let is_old = *this.version == Version::HTTP_10;
         if let Some(client) = &client {
             // Only the end of the connection tells an old client where such a body ends.
-            let ends_connection = is_old && !*this.is_head && is_open(&response);
+            let ends_connection = is_old && *this.method != Method::HEAD && is_open(&response);
             if (client.had_large_head() || ends_connection) && !has_switched {
                 response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
             }
-            if *this.switches {
-                client.resolve(has_switched);
+            if *this.switches && !has_switched {
+                client.stay();
             }
         }
         if is_old && response.headers().contains_key(header::CONNECTION) {

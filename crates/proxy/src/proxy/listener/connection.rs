@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::task::Poll;
 use std::time::Duration;
 
-use hyper::server::conn::http1::{self, UpgradeableConnection};
+use hyper::server::conn::http1;
 use hyper::server::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio_util::sync::CancellationToken;
@@ -90,9 +90,8 @@ pub(in crate::proxy) async fn serve_calls(handle: &WireHandle, path: Path, closi
     }
     // Here and not in a task of its own, so that a tunnel counts as a client: the drain waits for
     // it, and ends it.
-    if let Some(tunnel) = upgrade_slot.take() {
-        Box::pin(tunnel.carry(gate, handle.place.as_ref().map(Place::busy))).await;
-    }
+    let busy = || handle.place.as_ref().map(Place::busy);
+    Box::pin(upgrade_slot.serve(gate, Wire::unscanned(handle), busy)).await;
 }
 
 async fn serve_http1(handle: &WireHandle, calls: Calls, closing: &CancellationToken) -> hyper::Result<()> {
@@ -138,7 +137,7 @@ async fn serve_http2(handle: &WireHandle, calls: Calls, closing: impl Future<Out
 
 /// Begins HTTP/1. This is not done in the future serving the connection, as the builder would take
 /// memory there all the time.
-fn begin_http1(handle: &WireHandle, calls: Calls) -> UpgradeableConnection<TokioIo<Wire>, Calls> {
+fn begin_http1(handle: &WireHandle, calls: Calls) -> http1::Connection<TokioIo<Wire>, Calls> {
     http1::Builder::new()
         .preserve_header_case(true) // names reach the upstream as they were written (P10)
         .max_headers(MOST_LINES + 1) // with the line that ends a head which is cut
@@ -147,7 +146,6 @@ fn begin_http1(handle: &WireHandle, calls: Calls) -> UpgradeableConnection<Tokio
         .auto_date_header(false)
         .half_close(false) // a client that ends its side is gone (P6)
         .serve_connection(TokioIo::new(Wire::scanned(handle)), calls)
-        .with_upgrades()
 }
 
 /// The time for a client's first bytes: kube-apiserver waits 32 s for a head.

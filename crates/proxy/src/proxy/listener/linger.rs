@@ -11,7 +11,7 @@ use super::wire::WireHandle;
 
 /// Discards the client's further bytes until it closes the connection, sends nothing for a while,
 /// or takes too long. The writing half must be shut down before.
-pub(in crate::proxy) async fn linger(handle: &WireHandle) {
+pub(super) async fn linger(handle: &WireHandle) {
     let discarding = async {
         let mut room = vec![0; ROOM];
         while let Ok(true) = tokio::time::timeout(SILENCE, handle.discard(&mut room)).await {}

@@ -50,8 +50,8 @@ struct WireState {
     fault: Option<Fault>,
     /// Set once a large head came: the connection ends with the answer, to free hyper's buffer.
     large_head: bool,
-    /// The answer to a request for another protocol (true if granted), until the scanner gets it.
-    switched: Option<bool>,
+    /// Set after a request for another protocol or a tunnel was not granted, until the scanner knows.
+    stays: bool,
     /// Set while a call is under way.
     busy: bool,
     /// Set if bytes were read, or a call ended, since the last `take_used`.
@@ -168,7 +168,7 @@ impl WireHandle {
             write_half: WriteHalf::Open,
             fault: None,
             large_head: false,
-            switched: None,
+            stays: false,
             busy: false,
             used: true,
         };
@@ -199,14 +199,6 @@ impl WireHandle {
             }
         })
         .await
-    }
-
-    /// Takes this many bytes from those read ahead.
-    pub(crate) fn take(&self, bytes: usize) -> Vec<u8> {
-        let input = &mut lock(&self.state).input;
-        let taken = input.bytes().get(..bytes).unwrap_or_default().to_vec();
-        input.consume(true, &taken, taken.len());
-        taken
     }
 
     /// Marks the beginning of a call.
@@ -256,11 +248,11 @@ impl ActiveCall {
         lock(&self.state).input.poll_gone(cx)
     }
 
-    /// Records whether a request for another protocol was granted: the bytes held back behind it
-    /// belong to that protocol, or to the next request.
-    pub(crate) fn resolve(&self, switched: bool) {
+    /// Records that a request for another protocol or a tunnel was not granted: the bytes held back
+    /// behind it belong to the next request.
+    pub(crate) fn stay(&self) {
         let mut state = lock(&self.state);
-        state.switched = Some(switched);
+        state.stays = true;
         state.input.wake_reader();
     }
 

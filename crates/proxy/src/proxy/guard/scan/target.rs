@@ -3,7 +3,8 @@
 //! `http::Uri` accepts 65,534 bytes at most, no `"`, `<` or `>` in a query, no `<`, `>` or backtick
 //! in a path, and only UTF-8. A target longer than [`LONGEST`] is cut to a length that is still too
 //! long, so that [`super::super::request`] answers 414. Other bytes are percent-encoded, which
-//! means the same to the server.
+//! means the same to the server. A CONNECT of HTTP/1.0 becomes one of HTTP/1.1, so that its answer is
+//! of that version, too.
 
 /// The longest target the gate accepts. hyper takes a little more, so that a cut target is
 /// recognized.
@@ -15,7 +16,10 @@ pub(super) fn is_plain(line: &[u8]) -> bool {
     let found = line
         .iter()
         .fold((false, false), |(special, ascii), byte| (special | is_special(*byte), ascii | !byte.is_ascii()));
-    line.len() <= LONGEST && (found == (false, false) || (found == (false, true) && str::from_utf8(line).is_ok()))
+    let is_old_connect = line.starts_with(CONNECT) && line.ends_with(b" HTTP/1.0\r\n");
+    line.len() <= LONGEST
+        && !is_old_connect
+        && (found == (false, false) || (found == (false, true) && str::from_utf8(line).is_ok()))
 }
 
 /// Returns a complete request line in a form hyper can parse.
@@ -46,6 +50,7 @@ pub(super) fn carried(line: &[u8]) -> Vec<u8> {
             }
         }
     }
+    let version = if line.starts_with(CONNECT) && version == b"HTTP/1.0\r" { b"HTTP/1.1\r" } else { version };
     [carried.as_slice(), b" ", version].concat()
 }
 
@@ -114,3 +119,5 @@ mod tests {
         assert_eq!(carried(longest.as_bytes()), longest.as_bytes());
     }
 }
+
+const CONNECT: &[u8] = b"CONNECT ";

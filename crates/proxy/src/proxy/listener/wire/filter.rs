@@ -6,6 +6,7 @@
 //! and closes. A head that is too large is cut instead, and the guard refuses the request.
 
 use std::io;
+use std::mem;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -47,8 +48,8 @@ impl Filter {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if let Some(switched) = state.switched.take() {
-            self.scanner.resolve(switched);
+        if mem::take(&mut state.stays) {
+            self.scanner.stay();
         }
         let before = buf.filled().len();
         loop {
