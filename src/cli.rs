@@ -32,10 +32,12 @@ mod webhook;
 
 use std::process::ExitCode;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{CommandFactory as _, Parser, Subcommand};
 
 use self::configured::ConfigOption;
 use crate::app::Failure;
+use crate::limit::words::Words;
 use crate::release;
 use crate::status::text::count;
 
@@ -165,6 +167,11 @@ pub fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.report(),
     }
+}
+
+/// Returns a parser of an argument that is one of an enum's words.
+fn word<T: Words + Send + Sync>() -> impl TypedValueParser<Value = T> {
+    PossibleValuesParser::new(T::WORDS).try_map(|word| T::named(&word).ok_or("no such word"))
 }
 
 /// Returns the definitions of all commands, including the hidden ones.

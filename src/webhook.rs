@@ -49,11 +49,12 @@ pub struct Settings {
     pub namespace: Option<Arc<str>>,
 }
 
-/// What to do with pods that ask for the sidecar and cannot have it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Policy {
-    /// The pod is created without the sidecar, with a warning.
-    Ignore,
-    /// The pod is not created, and the error says why.
-    Fail,
+words! {
+    /// What to do with pods that ask for the sidecar and cannot have it.
+    pub enum Policy {
+        /// The pod is created without the sidecar, with a warning.
+        Ignore = "ignore",
+        /// The pod is not created, and the error says why.
+        Fail = "fail",
+    }
 }

@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 use anyhow::{Context as _, anyhow, bail};
-use clap::{Args, ValueEnum, value_parser};
+use clap::{Args, value_parser};
 
-use super::{Failure, show};
+use super::{Failure, show, word};
 use crate::app::injection;
 use crate::config::PRESETS;
 use crate::inject::{self, EgressOptions, Mode};
@@ -50,8 +50,8 @@ pub(super) struct SidecarArgs {
     #[arg(long, value_name = "IMAGE")]
     image: Option<String>,
     /// The way to the gate: kubeconfig or in-cluster
-    #[arg(long, value_enum, default_value_t = Way::Kubeconfig, hide_possible_values = true)]
-    mode: Way,
+    #[arg(long, value_parser = word::<Mode>(), default_value_t = Mode::Kubeconfig, hide_possible_values = true)]
+    mode: Mode,
     /// A ConfigMap with tidegate.toml, for the gate "kubernetes"
     #[arg(long, value_name = "NAME")]
     config_map: Option<String>,
@@ -107,15 +107,6 @@ pub(super) struct EgressArgs {
     /// The cluster's domain, if it is not cluster.local
     #[arg(long, value_name = "DOMAIN", requires = "egress", hide_short_help = true)]
     cluster_domain: Option<String>,
-}
-
-/// How containers are made to use the gate.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum Way {
-    /// KUBECONFIG
-    Kubeconfig,
-    /// KUBERNETES_SERVICE_HOST and the service account's folder
-    InCluster,
 }
 
 pub(super) fn run(options: &Options) -> Result<(), Failure> {
@@ -210,10 +201,7 @@ impl SidecarArgs {
         }
         let options = inject::Options {
             image,
-            mode: match self.mode {
-                Way::Kubeconfig => Mode::Kubeconfig,
-                Way::InCluster => Mode::InCluster,
-            },
+            mode: self.mode,
             config_map: self.config_map.clone(),
             port: self.port,
             admin_port: self.admin_port,

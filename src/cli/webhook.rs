@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context as _, anyhow};
-use clap::{Args, ValueEnum};
+use clap::Args;
 
 use super::inject::{EgressArgs, SidecarArgs, is_object_name};
-use super::{Failure, show};
+use super::{Failure, show, word};
 use crate::app::injection;
 use crate::app::webhook::{self, CertificateSource};
 use crate::inject;
@@ -29,8 +29,8 @@ pub(super) struct Options {
     #[command(flatten)]
     egress: EgressArgs,
     /// Pods that cannot have it: ignore or fail
-    #[arg(long, value_enum, value_name = "POLICY", default_value_t = PolicyArg::Ignore, hide_possible_values = true)]
-    failure_policy: PolicyArg,
+    #[arg(long, value_parser = word::<Policy>(), value_name = "POLICY", default_value_t = Policy::Ignore, hide_possible_values = true)]
+    failure_policy: Policy,
     /// A TOML file with policies for pods without a label
     #[arg(long, value_name = "FILE")]
     policies: Option<PathBuf>,
@@ -49,15 +49,6 @@ pub(super) struct Options {
     /// Its MutatingWebhookConfiguration [default: tidegate-webhook]
     #[arg(long, value_name = "NAME", default_value = "tidegate-webhook", hide_default_value = true)]
     configuration: String,
-}
-
-/// What to do with a pod that cannot have the sidecar.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum PolicyArg {
-    /// It is made without
-    Ignore,
-    /// It is not made
-    Fail,
 }
 
 pub(super) fn run(options: &Options) -> Result<(), Failure> {
@@ -90,10 +81,7 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
         policies: policies.map(Arc::new),
         namespaces: None,
         check: injection::checked,
-        policy: match options.failure_policy {
-            PolicyArg::Ignore => Policy::Ignore,
-            PolicyArg::Fail => Policy::Fail,
-        },
+        policy: options.failure_policy,
         namespace: None,
     };
     let source = match (&options.cert, &options.key) {

@@ -53,13 +53,7 @@ pub(super) fn with<'a>(
 fn apply(name: &str, value: &str, options: &mut Options, sets: &mut Vec<String>) -> Result<(), String> {
     let port = || value.parse().ok().filter(|port| *port > 0).ok_or_else(|| "a port".to_owned());
     match name {
-        "mode" => {
-            options.mode = match value {
-                "kubeconfig" => Mode::Kubeconfig,
-                "in-cluster" => Mode::InCluster,
-                _ => return Err("kubeconfig or in-cluster".to_owned()),
-            }
-        }
+        "mode" => options.mode = Mode::named(value).ok_or_else(|| Mode::ALL.map(Mode::word).join(" or "))?,
         "container" => {
             let names = value.split([',', ' ']).filter(|name| !name.is_empty());
             options.containers = names.map(str::to_owned).collect();

@@ -106,9 +106,8 @@ impl Policies {
     pub(super) fn decide(&self, pod: &Value, namespace: &Value) -> Result<Option<Decision>, Vec<String>> {
         if let Some((_, word)) = options::annotations(namespace).find(|(name, _)| *name == POLICY) {
             let place = format!("namespace annotation {PREFIX}");
-            let Some(mode) = RolloutMode::ALL.into_iter().find(|mode| mode.word() == word) else {
-                return Err(vec![format!("{place}{POLICY} is {word:?}, expected observe, enforce or off")]);
-            };
+            let unknown = || vec![format!("{place}{POLICY} is {word:?}, expected observe, enforce or off")];
+            let mode = RolloutMode::named(word).ok_or_else(unknown)?;
             let own = options::annotations(namespace).filter(|(name, _)| *name != POLICY);
             let options = options::with(own, &place, &self.defaults, self.check)?;
             return Ok(Some(Decision { by: format!("{place}{POLICY}"), mode, options }));

@@ -1,9 +1,12 @@
 //! Enums with a word for each value, used in configuration, metrics, logs and status.
 
 /// An enum with a word for each value, used in configuration, metrics, logs and status.
-pub trait Words {
+pub trait Words: Copy + 'static {
     /// The words, in the order of the values.
     const WORDS: &'static [&'static str];
+
+    /// Returns the value with this word.
+    fn named(word: &str) -> Option<Self>;
 }
 
 /// Declares enums with `ALL` (their values in order), `word`, and `Display` by that word.
@@ -23,10 +26,19 @@ macro_rules! words {
             $vis const fn word(self) -> &'static str {
                 match self { $(Self::$value => $word),+ }
             }
+
+            /// Returns the value with this word.
+            $vis fn named(word: &str) -> Option<Self> {
+                match word { $($word => Some(Self::$value),)+ _ => None }
+            }
         }
 
         impl $crate::words::Words for $name {
             const WORDS: &'static [&'static str] = &[$($word),+];
+
+            fn named(word: &str) -> Option<Self> {
+                Self::named(word)
+            }
         }
 
         impl std::fmt::Display for $name {

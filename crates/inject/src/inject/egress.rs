@@ -287,8 +287,8 @@ impl Variables {
 /// # Errors
 /// Lists the valid names.
 pub fn client(name: &str) -> Result<Client, String> {
-    let found = Client::ALL.into_iter().find(|client| client.word() == name);
-    found.ok_or_else(|| format!("{name:?} is unknown, expected some of {}", Client::ALL.map(Client::word).join(", ")))
+    Client::named(name)
+        .ok_or_else(|| format!("{name:?} is unknown, expected some of {}", Client::ALL.map(Client::word).join(", ")))
 }
 
 /// Returns a container's own setting of a variable.

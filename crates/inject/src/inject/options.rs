@@ -28,14 +28,15 @@ pub struct Options {
     pub pod_monitor: bool,
 }
 
-/// How a container is made to use the gate.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
-    /// The variable `KUBECONFIG` contains the path of the gate's kubeconfig file.
-    Kubeconfig,
-    /// The variables of the API's service lead to the gate, whose folder replaces the service
-    /// account's. This is for clients that only know in-cluster configuration.
-    InCluster,
+words! {
+    /// How a container is made to use the gate.
+    pub enum Mode {
+        /// The variable `KUBECONFIG` contains the path of the gate's kubeconfig file.
+        Kubeconfig = "kubeconfig",
+        /// The variables of the API's service lead to the gate, whose folder replaces the service
+        /// account's. This is for clients that only know in-cluster configuration.
+        InCluster = "in-cluster",
+    }
 }
 
 impl Options {

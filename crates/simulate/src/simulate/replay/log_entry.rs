@@ -115,19 +115,17 @@ impl LogEntry {
 
     /// Returns the main reason for the call's wait.
     pub(super) fn waited_for(&self) -> Option<Reason> {
-        let word = self.waited_for.as_deref()?;
-        Reason::ALL.into_iter().find(|reason| reason.word() == word)
+        Reason::named(self.waited_for.as_deref()?)
     }
 
     pub(super) fn verb(&self) -> Verb {
-        Verb::ALL.into_iter().find(|verb| verb.word() == self.verb).unwrap_or(Verb::Other)
+        Verb::named(&self.verb).unwrap_or(Verb::Other)
     }
 
     /// Returns how the call ended.
     pub(super) fn ending(&self) -> CallEnd {
         if let Some(word) = &self.refused {
-            let reason = Reason::ALL.into_iter().find(|reason| reason.word() == word);
-            return reason.map_or(CallEnd::NotReplayed, CallEnd::Refused);
+            return Reason::named(word).map_or(CallEnd::NotReplayed, CallEnd::Refused);
         }
         match (self.sent_ns, self.upstream_ns, self.status, self.gave_up_ns) {
             (Some(_), Some(after), Some(status), _) => CallEnd::Answered {
