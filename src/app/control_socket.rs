@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use crate::spec::{Listen, OwnFile, Settings};
+use crate::spec::{Gate, Listen, OwnFile, Settings};
 
 /// A possible path of the control socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,7 +46,7 @@ impl SocketPlace {
 /// Returns the possible paths of the socket, the preferred one first.
 pub(crate) fn places(settings: &Settings) -> Vec<SocketPlace> {
     let named = |path| vec![SocketPlace { path, is_private: false }];
-    let volume = || settings.gates.values().find_map(|gate| gate.access.tls.as_ref()?.write_to.as_ref());
+    let volume = || settings.gates.values().find_map(Gate::folder);
     match (&settings.admin.socket, volume()) {
         (OwnFile::Off, _) => Vec::new(),
         (OwnFile::At(path), _) => named(path.clone()),
@@ -70,10 +70,7 @@ fn folders() -> Vec<PathBuf> {
 }
 
 fn private_places(settings: &Settings, folders: &[PathBuf]) -> Vec<SocketPlace> {
-    let listens = settings.gates.values().flat_map(|gate| &gate.listen).filter_map(|listen| match listen {
-        Listen::Tcp(address) => Some(*address),
-        Listen::Unix(_) => None,
-    });
+    let listens = settings.gates.values().flat_map(|gate| &gate.listen).filter_map(Listen::tcp);
     let Some(address) = listens.chain(settings.admin.listen).find(|address| address.port() != 0) else {
         return Vec::new();
     };

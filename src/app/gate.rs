@@ -1,6 +1,6 @@
 //! Builds a gate from its configuration: upstream, credentials and TLS.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,9 +13,7 @@ use crate::credentials::{
     self, Api, Credential, CredentialsError, Environment, Injector, PodToken, ResolvedUpstream, Secret,
 };
 use crate::proxy::HubClusters;
-use crate::spec::{
-    Clients, CredentialFile, Credentials, Gate, Listen, ListenerTls, Source, TlsMode, Tokens, UpstreamTls,
-};
+use crate::spec::{Clients, CredentialFile, Credentials, Gate, Listen, ListenerTls, TlsMode, Tokens, UpstreamTls};
 use crate::upstream::{self, Dns};
 use crate::{proxy, tls};
 use anyhow::anyhow;
@@ -66,7 +64,7 @@ pub(crate) fn prepare_gate(
     let listener =
         gate.access.tls.as_ref().map(|tls| listener(tls, &gate.listen, asks_by_tls)).transpose()?.map(Arc::new);
     let clients = clients(&gate, around, clock, &mut warnings)?.map(Arc::new);
-    let has_clusters = matches!(gate.upstream, Source::Clusters(_));
+    let has_clusters = gate.has_clusters();
     let injects = if has_clusters { gate.injects() } else { injects(&gate, &resolved) };
     let pod_token = pod_token(&gate, injects)?;
     let injector = injector(&gate, &resolved, injects, pod_token.clone(), clock)?;
@@ -120,7 +118,7 @@ fn folder(
     injects: bool,
     pod_token: Option<&PodToken>,
 ) -> Option<Folder> {
-    let path = gate.access.tls.as_ref()?.write_to.clone()?;
+    let path = gate.folder()?.to_owned();
     let token = match pod_token {
         Some(token) => Some(ControllerToken::Pods(token.clone())),
         None => resolved
@@ -136,8 +134,7 @@ fn folder(
 /// has a folder for the controller's files. In-cluster clients do not start without a token, and a
 /// gate reached from other machines demands it.
 fn pod_token(gate: &Gate, injects: bool) -> Result<Option<PodToken>, Trouble> {
-    let folder = gate.access.tls.as_ref().and_then(|tls| tls.write_to.as_deref());
-    let Some(folder) = folder.filter(|_| injects) else { return Ok(None) };
+    let Some(folder) = gate.folder().filter(|_| injects) else { return Ok(None) };
     let left = credentials::folder::left_token(folder).as_deref().and_then(PodToken::again);
     let token = left.map_or_else(PodToken::random, Ok);
     token.map(Some).map_err(|error| Trouble::Missing(error.into()))
@@ -165,15 +162,14 @@ pub(super) fn not_itself(gate: &Gate, target: &upstream::Target) -> Result<(), T
     let address = host.parse::<IpAddr>().ok().map(|ip| ip.to_canonical());
     let usual = if target.scheme == Scheme::HTTPS { 443 } else { 80 };
     let port = target.authority.port_u16().unwrap_or(usual);
-    let is_own = |listen: &&Listen| {
-        let Listen::Tcp(own) = listen else { return false };
+    let is_own = |own: &SocketAddr| {
         let ip = own.ip().to_canonical();
         let is_loopback = is_localhost || address.is_some_and(|ip| ip.is_loopback());
         let is_here =
             address == Some(ip) || is_loopback && ip.is_unspecified() || is_localhost && ip == Ipv4Addr::LOCALHOST;
         own.port() == port && is_here
     };
-    match gate.listen.iter().find(is_own).filter(|_| target.proxy.is_none()) {
+    match gate.listen.iter().filter_map(Listen::tcp).find(is_own).filter(|_| target.proxy.is_none()) {
         None => Ok(()),
         Some(own) => {
             let why =
@@ -246,10 +242,7 @@ fn self_signed(tls: &ListenerTls, addresses: &[IpAddr]) -> Result<tls::Listener,
 
 /// Returns the addresses to put into a certificate. A listener on all addresses contributes none.
 fn addresses(listen: &[Listen]) -> Vec<IpAddr> {
-    let tcp = listen.iter().filter_map(|listen| match listen {
-        Listen::Tcp(address) => Some(address.ip()),
-        Listen::Unix(_) => None,
-    });
+    let tcp = listen.iter().filter_map(Listen::tcp).map(|address| address.ip());
     tcp.filter(|ip| !ip.is_unspecified()).collect()
 }
 

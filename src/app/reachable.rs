@@ -6,10 +6,7 @@ use crate::spec::Listen;
 
 /// Returns the addresses of the TCP listeners, as seen from this machine.
 pub(crate) fn tcp_addresses(listen: &[Listen]) -> impl Iterator<Item = SocketAddr> {
-    listen.iter().filter_map(|listen| match listen {
-        Listen::Tcp(address) => Some(reachable(*address)),
-        Listen::Unix(_) => None,
-    })
+    listen.iter().filter_map(Listen::tcp).map(reachable)
 }
 
 /// Returns the address at which this machine reaches a listener: loopback for a listener on all

@@ -157,8 +157,8 @@ fn report(path: &Path, error: Option<&StateError>, is_failing: &mut bool) {
 
 /// Returns the path of the state file, and true if the configuration names it.
 fn place(settings: &Settings) -> Option<(PathBuf, bool)> {
-    let volume = || settings.gates.values().find_map(|gate| gate.access.tls.as_ref()?.write_to.clone());
-    let pod = || Some(PathBuf::from(POD)).filter(|folder| folder.is_dir());
+    let volume = || settings.gates.values().find_map(spec::Gate::folder);
+    let pod = || Some(Path::new(POD)).filter(|folder| folder.is_dir());
     match &settings.state {
         spec::OwnFile::Off => None,
         spec::OwnFile::At(path) => Some((path.clone(), true)),

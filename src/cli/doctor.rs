@@ -23,7 +23,7 @@ use crate::app::gate::{Trouble, prepare_gate};
 use crate::app::reachable::reachable;
 use crate::app::source::Sources;
 use crate::clock::Clock;
-use crate::spec::{Listen, Source};
+use crate::spec::Listen;
 use crate::status::Fact;
 use crate::status::text::{count, printable};
 use crate::tls;
@@ -101,7 +101,7 @@ async fn examine(sources: &Sources) -> Result<Vec<Finding>, Failure> {
     findings.extend(stores::findings(&settings, clock).await);
     // A gate with hosts has an upstream for each, and dials it when it is called.
     for gate in settings.gates.values().filter(|gate| gate.hosts.is_none()) {
-        if matches!(gate.upstream, Source::Clusters(_)) {
+        if gate.has_clusters() {
             findings.extend(upstream::of_clusters(gate, &environment, clock).await);
             continue;
         }

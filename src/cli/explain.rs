@@ -17,7 +17,7 @@ use crate::admin::control::Ask;
 use crate::app::operations;
 use crate::classify::{ApiKind, ClassifiedCall, Salt};
 use crate::config::Configuration;
-use crate::spec::{ClusterPath, Gate, Source};
+use crate::spec::{ClusterPath, Gate};
 use crate::status::Explanation;
 use crate::status::text::{count, duration, meaning, printable};
 
@@ -87,7 +87,7 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
     for gate in gates {
         let mut gate = gate;
         let mut uri = uri.clone();
-        if matches!(gate.upstream, Source::Clusters(_)) {
+        if gate.has_clusters() {
             let Some(ClusterPath { name, below }) = ClusterPath::of(&ask.path) else { continue };
             let limits = loaded.settings.clusters.iter().find(|limits| limits.are_for(&gate.name, name));
             gate = limits.map_or(gate, |limits| &limits.gate);

@@ -60,8 +60,7 @@ fn chosen<'a>(settings: &'a Settings, name: Option<&str>, hub: bool) -> anyhow::
         return Ok(gate);
     }
     let all = all.collect::<Vec<_>>().join(", ");
-    let has_clusters = |gate: &Gate| matches!(gate.upstream, Source::Clusters(_));
-    let is_meant = |gate: &&Gate| gate.kind == ApiKind::Kubernetes && (!hub || has_clusters(gate));
+    let is_meant = |gate: &&Gate| gate.kind == ApiKind::Kubernetes && (!hub || gate.has_clusters());
     let mut meant = settings.gates.values().filter(is_meant);
     let what = if hub { "has clusters" } else { "is of kind \"kubernetes\"" };
     match (meant.next(), meant.next()) {

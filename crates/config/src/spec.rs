@@ -7,9 +7,7 @@ mod clients;
 mod clusters;
 mod egress;
 mod gate;
-mod otlp;
 mod port;
-mod revalidation;
 mod store;
 
 use std::collections::BTreeMap;
@@ -25,10 +23,8 @@ use http::{HeaderName, HeaderValue, Uri};
 pub use self::clients::{Clients, Tokens};
 pub use self::clusters::{ClusterLimits, ClusterPath};
 pub use self::egress::{Egress, EgressCa, GivenCa, HostFate, HostPattern, HostSet, Hosts, PlainHttp};
-pub use self::gate::{AnswerRules, ClientAccess, ForwardRules, Gate, GateIdentity, RefusalRules};
-pub use self::otlp::Otlp;
+pub use self::gate::{AnswerRules, ClientAccess, ForwardRules, Gate, GateIdentity, RefusalRules, Revalidation};
 pub use self::port::has_valid_port;
-pub use self::revalidation::Revalidation;
 pub use self::store::{Endpoint, Store, StoreAddress, StoreLogin, StorePassword, is_loopback};
 use crate::classify::ApiKind;
 use crate::limit::Reason;
@@ -103,6 +99,18 @@ pub struct Log {
     pub level: String,
     /// The file of the call log, with one JSON line per call.
     pub calls: Option<PathBuf>,
+}
+
+/// The OpenTelemetry collector to send traces to.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Otlp {
+    /// The collector's URL, without `/v1/traces`.
+    pub endpoint: Uri,
+    /// The CA of the collector's certificate; `None` for the system's CAs.
+    pub ca: Option<PathBuf>,
+    /// The fraction of calls to trace, from 0 to 1. It does not apply to calls already traced by
+    /// their client.
+    pub sample: f64,
 }
 
 /// The provider's published limits behind a gate's preset.
@@ -249,12 +257,17 @@ impl Figures {
 // === impl Listen ===
 
 impl Listen {
+    /// Returns the address of a TCP listener.
+    pub fn tcp(&self) -> Option<SocketAddr> {
+        match self {
+            Self::Tcp(address) => Some(*address),
+            Self::Unix(_) => None,
+        }
+    }
+
     /// Returns true if only clients on this machine can connect.
     pub fn is_local(&self) -> bool {
-        match self {
-            Self::Tcp(address) => address.ip().is_loopback(),
-            Self::Unix(_) => true,
-        }
+        self.tcp().is_none_or(|address| address.ip().is_loopback())
     }
 }
 

@@ -13,7 +13,7 @@ use crate::spec::Settings;
 pub(super) fn findings(settings: &Settings) -> Vec<Finding> {
     let mut folders: Vec<(&Path, String)> = Vec::new();
     for gate in settings.gates.values() {
-        if let Some(folder) = gate.access.tls.as_ref().and_then(|tls| tls.write_to.as_ref()) {
+        if let Some(folder) = gate.folder() {
             let volume = "mount a volume there that this user can write, and the controller's container too";
             folders.push((folder, format!("{volume}; or change gates.{}.tls.write_to", gate.name)));
         }

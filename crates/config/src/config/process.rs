@@ -9,11 +9,10 @@ use std::time::Duration;
 use super::cursor::{Cursor, TextValue};
 use super::gate::gate;
 use super::names::{self, address};
-use super::path::Path;
 use super::problems::{alternatives, did_you_mean};
 use super::words::Format;
 use super::{candidate, clusters, egress, otlp, shared, stores, unmet};
-use crate::spec::{Admin, Gate, Listen, Log, OwnFile, Settings, ShowNames};
+use crate::spec::{Admin, Listen, Log, OwnFile, Settings, ShowNames};
 
 /// Reads all settings. They may be used only if no problem was reported.
 pub(super) fn settings(root: &Cursor<'_>) -> Settings {
@@ -50,7 +49,6 @@ pub(super) fn settings(root: &Cursor<'_>) -> Settings {
     shared::check_together(&mut settings, root);
     clusters::share(&mut settings);
     check_addresses(&settings, root);
-    check_paths(&settings, root);
     egress::check_interception(&settings, root);
     egress::warn_of_unreachable(&settings, root);
     unmet::warn_of_idle(&settings, root);
@@ -122,64 +120,48 @@ fn log(at: &Cursor<'_>) -> Log {
     Log { json, level, calls }
 }
 
-/// Reports two listeners on one port.
+/// Reports two listeners on one port, and two gates with one Unix socket or one folder: each would
+/// overwrite the other's files.
 fn check_addresses(settings: &Settings, root: &Cursor<'_>) {
-    let admin = settings.admin.listen.map(|address| (address, root.at("admin").at("listen")));
-    let addresses = listeners(settings, root).into_iter().filter_map(|(listen, at)| match listen {
-        Listen::Tcp(address) => Some((*address, at)),
-        Listen::Unix(_) => None,
-    });
-    let is_taken = |address, other: &Path| format!("{address} is already that of {other}, expected another port");
-    check_taken(admin.into_iter().chain(addresses), collide, is_taken);
-}
-
-/// Reports each value in conflict with an earlier value, as judged by `collide`.
-fn check_taken<'a, T: Copy>(
-    all: impl Iterator<Item = (T, Cursor<'a>)>,
-    collide: impl Fn(T, T) -> bool,
-    message: impl Fn(T, &Path) -> String,
-) {
-    let mut taken: Vec<(T, Cursor<'a>)> = Vec::new();
-    for (value, at) in all {
-        if let Some((_, other)) = taken.iter().find(|(other, _)| collide(value, *other)) {
-            at.given(&[&at, other]).problem(message(value, &other.path));
+    let mut taken: Vec<(Listen, Cursor<'_>)> = Vec::new();
+    for (listen, at) in addresses(settings, root) {
+        if let Some((_, other)) = taken.iter().find(|(other, _)| is_same(&listen, other)) {
+            let place = &other.path;
+            let message = match &listen {
+                Listen::Tcp(address) => format!("{address} is already that of {place}, expected another port"),
+                Listen::Unix(path) => format!("is {path:?}, which is already that of {place}, expected another"),
+            };
+            at.given(&[&at, other]).problem(message);
         }
-        taken.push((value, at));
+        taken.push((listen, at));
     }
 }
 
-/// Returns every listener for clients, with the position of its key in the configuration.
-fn listeners<'a>(settings: &'a Settings, root: &Cursor<'a>) -> Vec<(&'a Listen, Cursor<'a>)> {
-    let of_gate = |(name, gate): (&Arc<str>, &'a Gate)| {
-        let at = root.at("gates").at(name).at("listen");
-        gate.listen.iter().map(|listen| (listen, at.clone())).collect::<Vec<_>>()
-    };
-    let egress = settings.egress.iter().filter_map(|egress| egress.listen.as_ref());
-    let egress = egress.map(|listen| (listen, root.at("egress").at("listen")));
-    let names = settings.egress.iter().flat_map(|egress| &egress.names);
-    let names = names.map(|listen| (listen, root.at("egress").at("names")));
-    settings.gates.iter().flat_map(of_gate).chain(egress).chain(names).collect()
+/// Returns every address and path that the process needs for itself, with the position of its key in
+/// the configuration. A folder is like a socket.
+fn addresses<'a>(settings: &Settings, root: &Cursor<'a>) -> Vec<(Listen, Cursor<'a>)> {
+    let mut all: Vec<(Listen, Cursor<'a>)> = Vec::new();
+    all.extend(settings.admin.listen.map(|address| (Listen::Tcp(address), root.at("admin").at("listen"))));
+    for (name, gate) in &settings.gates {
+        let at = root.at("gates").at(name);
+        all.extend(gate.listen.iter().map(|listen| (listen.clone(), at.at("listen"))));
+        let folder = gate.folder().map(|folder| Listen::Unix(folder.to_owned()));
+        all.extend(folder.map(|folder| (folder, at.at("tls").at("write_to"))));
+    }
+    if let Some(egress) = &settings.egress {
+        let at = root.at("egress");
+        all.extend(egress.listen.iter().map(|listen| (listen.clone(), at.at("listen"))));
+        all.extend(egress.names.iter().map(|listen| (listen.clone(), at.at("names"))));
+    }
+    all
 }
 
-/// Reports two gates with one Unix socket or one folder: each would overwrite the other's files.
-fn check_paths(settings: &Settings, root: &Cursor<'_>) {
-    let sockets = listeners(settings, root).into_iter().filter_map(|(listen, at)| match listen {
-        Listen::Tcp(_) => None,
-        Listen::Unix(path) => Some((path.as_path(), at)),
-    });
-    let folders = settings.gates.iter().filter_map(|(name, gate)| {
-        let folder = gate.access.tls.as_ref()?.write_to.as_deref()?;
-        Some((folder, root.at("gates").at(name).at("tls").at("write_to")))
-    });
-    let is_taken = |path, other: &Path| format!("is {path:?}, which is already that of {other}, expected another");
-    check_taken(sockets.chain(folders), |one: &std::path::Path, other| one == other, is_taken);
-}
-
-/// Returns true if two listeners need the same port on the same address.
+/// Returns true if two listeners need the same path, or the same port on the same address.
 ///
 /// The address `0.0.0.0` includes all IPv4 addresses, and `[::]` usually all addresses.
-fn collide(one: SocketAddr, other: SocketAddr) -> bool {
-    let covers = |wide: SocketAddr, narrow: SocketAddr| {
+fn is_same(one: &Listen, other: &Listen) -> bool {
+    let (Listen::Tcp(one), Listen::Tcp(other)) = (one, other) else { return one == other };
+    let covers = |wide: &SocketAddr, narrow: &SocketAddr| {
         wide.ip().is_unspecified() && (wide.is_ipv6() || wide.is_ipv4() == narrow.is_ipv4())
     };
     one.port() != 0

@@ -1,11 +1,11 @@
 //! The settings of one gate, in groups.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::{
-    Clients, CredentialFile, Credentials, Figures, Host, Hosts, Listen, ListenerTls, RetryAfter, Revalidation, Source,
-    UpstreamTls,
+    Clients, CredentialFile, Credentials, Figures, Host, Hosts, Listen, ListenerTls, RetryAfter, Source, UpstreamTls,
 };
 use crate::api::{Failures, PausePolicy};
 use crate::classify::{ApiKind, Rules};
@@ -98,6 +98,15 @@ pub struct AnswerRules {
     pub revalidation: Revalidation,
 }
 
+/// The cache of a gate's responses. The upstream is asked only whether a response has changed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Revalidation {
+    /// For each class id, true if responses are cached.
+    pub classes: Vec<bool>,
+    /// The size of the cache, in bytes.
+    pub max_bytes: usize,
+}
+
 /// The form of a gate's own refusals.
 #[derive(Clone, Debug)]
 pub struct RefusalRules {
@@ -122,6 +131,16 @@ impl Gate {
         is_guarded && !self.is_local() && self.access.clients.is_none()
     }
 
+    /// Returns the folder of files for the controller, if the gate writes one.
+    pub fn folder(&self) -> Option<&Path> {
+        self.access.tls.as_ref()?.write_to.as_deref()
+    }
+
+    /// Returns true if the gate is for many clusters.
+    pub fn has_clusters(&self) -> bool {
+        matches!(self.upstream, Source::Clusters(_))
+    }
+
     /// Returns true if only clients on this machine can connect.
     pub fn is_local(&self) -> bool {
         self.listen.iter().all(Listen::is_local)
@@ -138,5 +157,14 @@ impl Gate {
                 self.access.tls.is_none() && self.is_local() && has_something
             }
         }
+    }
+}
+
+// === impl Revalidation ===
+
+impl Revalidation {
+    /// Returns the size of the cache in bytes; zero if no class uses it.
+    pub fn bytes_in_use(&self) -> usize {
+        if self.classes.contains(&true) { self.max_bytes } else { 0 }
     }
 }

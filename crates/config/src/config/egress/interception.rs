@@ -51,10 +51,10 @@ pub(in crate::config) fn check_interception(settings: &Settings, root: &Cursor<'
         return;
     }
     let own = egress.ca.keep.as_deref();
-    let of_gates = settings.gates.iter().filter_map(|(name, gate)| {
-        let folder = gate.access.tls.as_ref()?.write_to.as_deref()?;
-        Some((folder, root.at("gates").at(name).at("tls").at("write_to")))
-    });
+    let of_gates = settings
+        .gates
+        .iter()
+        .filter_map(|(name, gate)| Some((gate.folder()?, root.at("gates").at(name).at("tls").at("write_to"))));
     for (folder, of) in of_gates.chain([(egress.ca.write_to.as_path(), at.at("write_to"))]) {
         if own.is_some_and(|own| own.starts_with(folder)) {
             at.at("keep").given(&[&at.at("keep"), &of]).problem(format!(
