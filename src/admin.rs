@@ -132,12 +132,7 @@ impl Admin {
             // No connection is busy here: the idlest goes.
             if let Some(place) = door.take() {
                 let admin = self.clone();
-                self.tasks.spawn(async move {
-                    tokio::select! {
-                        () = admin.serve(stream, from, &place) => {}
-                        () = place.over() => {}
-                    }
-                });
+                self.tasks.spawn(async move { place.serve(admin.serve(stream, from, &place)).await });
             }
         }
     }

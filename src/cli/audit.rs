@@ -51,11 +51,11 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
     let selection = LogSelection { gate: String::new(), caller: options.caller.clone() };
     let own = options.config.as_ref().map(|file| limits_of(file, options.gate.as_deref(), None)).transpose()?;
     let mut found = audit(logs::open(&options.logs)?, &selection)?;
-    let mut no_replay = "";
+    let mut no_replay = None;
     if logs::are_files(&options.logs) {
         found.what_if = what_if(logs::open(&options.logs)?, &selection, &found, own.as_ref())?;
     } else {
-        no_replay = "What a gate would have done needs a second look at the log: give a file in place of -.";
+        no_replay = Some("What a gate would have done needs a second look at the log: give a file in place of -.");
     }
     if options.redact {
         found.redact();
@@ -74,11 +74,8 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
         duration(found.read.length.as_secs_f64()),
         report::callers(&found)
     );
-    let sentences = report::sentences(&found);
-    for sentence in sentences.iter().map(String::as_str).chain([no_replay]).filter(|sentence| !sentence.is_empty()) {
-        let sentence = printable(sentence);
-        text.push_str(&format!("\n{}\n", show::wrapped(&sentence, show::Screen::of_stdout().width())));
-    }
+    let sentences = report::sentences(&found).into_iter().chain(no_replay.map(str::to_owned));
+    text.extend(sentences.map(|sentence| format!("\n{}", show::paragraph(&printable(&sentence)))));
     show::text(&text)?;
     match found.read.unreadable {
         0 => Ok(()),

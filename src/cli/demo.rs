@@ -7,9 +7,8 @@ use std::time::Duration;
 use clap::Args;
 use tokio_util::sync::CancellationToken;
 
-use super::Failure;
 use super::running::block_on;
-use super::show::{self, Screen};
+use super::{Failure, show};
 use crate::app::prepare::prepare;
 use crate::clock::Clock;
 use crate::config;
@@ -39,18 +38,14 @@ pub(super) struct Options {
 
 pub(super) fn run(options: &Options) -> Result<(), Failure> {
     let scene = Scene { length: Duration::from_secs(options.seconds), seed: options.seed };
-    let screen = Screen::of_stdout();
     // Written first, so that an error shows before the runs.
     show::file(&options.svg, "")?;
-    show::text(&format!("{}\n", show::wrapped(&DemoResult::prologue(&scene), screen.width())))?;
+    show::text(&show::paragraph(&DemoResult::prologue(&scene)))?;
     let result = block_on(demo::play(scene, show::text, gate))??;
-    let mut end = String::new();
-    for sentence in result.sentences() {
-        end.push_str(&format!("\n{}\n", show::wrapped(&sentence, screen.width())));
-    }
+    let sentences = result.sentences().into_iter();
+    let end: String = sentences.map(|sentence| format!("\n{}", show::paragraph(&sentence))).collect();
     show::file(&options.svg, &result.chart().svg())?;
-    end.push_str(&format!("\nThe picture is in {}.\n", options.svg.display()));
-    Ok(show::text(&end)?)
+    Ok(show::text(&format!("{end}\nThe picture is in {}.\n", options.svg.display()))?)
 }
 
 /// Starts a gate in front of the demo's API, configured as a user would configure it.

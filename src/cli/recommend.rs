@@ -4,10 +4,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use clap::builder::PossibleValuesParser;
 
 use super::simulate::limits_of;
-use super::{Failure, logs, show};
+use super::{Failure, logs, show, word};
 use crate::api::duration;
 use crate::simulate::recommend::{Goal, Per, recommend, replayed, report};
 use crate::simulate::replay::{self, LogSelection};
@@ -33,8 +32,8 @@ pub(super) struct Options {
     #[arg(long, value_name = "PERCENT", default_value_t = 25, value_parser = clap::value_parser!(u32).range(0..=1000))]
     headroom: u32,
     /// A bucket for each caller, namespace or class
-    #[arg(long, value_name = "WHAT", value_parser = PossibleValuesParser::new(Per::ALL.map(Per::word)), hide_possible_values = true)]
-    per: Option<String>,
+    #[arg(long, value_name = "WHAT", value_parser = word::<Per>(), hide_possible_values = true)]
+    per: Option<Per>,
     /// Also draw the curve into this file, as SVG
     #[arg(long, value_name = "FILE", conflicts_with = "per")]
     svg: Option<PathBuf>,
@@ -54,8 +53,7 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
     let gate = of_gate.as_ref().map(|limits| limits.gate.name.to_string()).or_else(|| options.gate.clone());
     let selection = LogSelection { gate: gate.unwrap_or_default(), caller: options.caller.clone() };
     let limits = of_gate.unwrap_or_else(crate::simulate::usual);
-    let per = options.per.as_ref().and_then(|word| Per::ALL.into_iter().find(|per| per.word() == word));
-    let Options { wait, headroom, .. } = *options;
+    let Options { wait, headroom, per, .. } = *options;
     let found = recommend(logs::open(&options.logs)?, &selection, &limits, Goal { wait, headroom, per })?;
     if let (Some(file), Some(bucket)) = (&options.svg, found.buckets.first()) {
         show::file(file, &report::chart(&found, bucket).svg())?;
@@ -68,9 +66,7 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
     sentences.extend(report::without(&found));
     sentences.extend(replay::report::remarks(&found.read));
     let mut text = format!("{}\n{}", report::curve(&found), report::toml(&found));
-    for sentence in sentences {
-        text.push_str(&format!("\n{}\n", show::wrapped(&sentence, show::Screen::of_stdout().width())));
-    }
+    text.extend(sentences.iter().map(|sentence| format!("\n{}", show::paragraph(sentence))));
     Ok(show::text(&text)?)
 }
 

@@ -53,6 +53,11 @@ impl Screen {
     }
 }
 
+/// Returns `text` as lines that fit on the screen.
+pub(super) fn paragraph(text: &str) -> String {
+    wrapped(text, Screen::of_stdout().width()) + "\n"
+}
+
 /// Breaks `text` into lines of at most `width` columns.
 pub(super) fn wrapped(text: &str, width: usize) -> String {
     let mut lines = vec![String::new()];

@@ -5,8 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::anyhow;
 use clap::Args;
 
-use super::show::{self, Screen};
-use super::{Failure, logs};
+use super::{Failure, logs, show};
 use crate::app::source;
 use crate::chart::Chart;
 use crate::config::{self, scenario};
@@ -60,12 +59,8 @@ pub(super) fn run(options: &Options) -> Result<(), Failure> {
     let Setup { scenario, limits, picture } = set_up(options, name)?;
     let runs: Vec<_> = limits.iter().map(|limits| simulate::play(&scenario, limits)).collect();
     let chart = picture.chart(&scenario, &runs);
-    let screen = Screen::of_stdout();
-    let mut text = format!("{}\n\n{}", scenario.title, simulate::report::table(&runs));
-    for sentence in simulate::report::findings(&picture, &runs) {
-        text.push_str(&format!("\n{}", show::wrapped(&sentence, screen.width())));
-    }
-    text.push('\n');
+    let mut text = format!("{}\n\n{}\n", scenario.title, simulate::report::table(&runs));
+    text.extend(simulate::report::findings(&picture, &runs).iter().map(|finding| show::paragraph(finding)));
     write(options, &chart, &simulate::report::csv(&runs), &simulate::report::json(&runs))?;
     Ok(show::text(&text)?)
 }
@@ -84,12 +79,8 @@ fn replay(options: &Options, config: &Path) -> Result<(), Failure> {
     let selection = LogSelection { gate: gate.clone(), caller: None };
     let replays = simulate::replay::replay(logs, &selection, &limits)?;
     let chart = report::chart(&replays, &names);
-    let screen = Screen::of_stdout();
-    let mut text = format!("{} calls of gate {gate}\n\n{}", report::calls(&replays), report::table(&replays));
-    for remark in report::remarks(&replays.read) {
-        text.push_str(&format!("\n{}", show::wrapped(&remark, screen.width())));
-    }
-    text.push('\n');
+    let mut text = format!("{} calls of gate {gate}\n\n{}\n", report::calls(&replays), report::table(&replays));
+    text.extend(report::remarks(&replays.read).iter().map(|remark| show::paragraph(remark)));
     write(options, &chart, &report::csv(&replays), &report::json(&replays))?;
     Ok(show::text(&text)?)
 }

@@ -59,12 +59,7 @@ impl Api {
                 let stream = door.accept(async || Ok(listener.accept().await?.0)).await;
                 let api = Arc::clone(&api);
                 let place = door.place().await;
-                connections.spawn(async move {
-                    tokio::select! {
-                        () = api.connection(stream, &place) => {}
-                        () = place.over() => {}
-                    }
-                });
+                connections.spawn(async move { place.serve(api.connection(stream, &place)).await });
                 while connections.try_join_next().is_some() {}
             }
         });

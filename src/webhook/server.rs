@@ -100,12 +100,7 @@ impl Server {
             // No connection is busy here: the idlest goes.
             if let Some(place) = self.door.take() {
                 let server = Arc::clone(self);
-                self.tasks.spawn(async move {
-                    tokio::select! {
-                        () = server.handshake(stream, &place) => {}
-                        () = place.over() => {}
-                    }
-                });
+                self.tasks.spawn(async move { place.serve(server.handshake(stream, &place)).await });
             }
         }
     }

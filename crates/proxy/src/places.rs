@@ -276,9 +276,17 @@ impl Place {
         self.lost.cancelled().await;
     }
 
+    /// Serves the connection until it ends, or until it is to be closed.
+    pub async fn serve(&self, connection: impl Future<Output = ()>) {
+        tokio::select! {
+            () = connection => {}
+            () = self.over() => {}
+        }
+    }
+
     /// Waits until the connection is to be closed: in favour of another, or because no complete
     /// request head came within `FIRST_HEAD`.
-    pub async fn over(&self) {
+    async fn over(&self) {
         let late = async {
             self.door.clock.sleep(FIRST_HEAD).await;
             if self.has_spoken.load(Relaxed) {

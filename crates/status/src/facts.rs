@@ -53,20 +53,11 @@ impl Status {
 impl GateStatus {
     /// Returns the facts about the gate, roughly the worst first.
     pub fn facts(&self, now_ms: u64) -> Vec<Fact> {
-        let mut facts: Vec<Fact> = self.shadow_fact().into_iter().collect();
-        facts.extend(self.remarks(now_ms));
-        facts.extend(self.waits());
-        if self.held > 0 {
-            facts.push(Fact::note(
-                format!("{} by failing keys", count(self.held, "call is held", "calls are held")),
-                "",
-            ));
-        }
-        facts.extend(self.pause_fact(now_ms));
-        facts.extend(self.refusals_fact());
-        facts.extend(self.keys_fact(now_ms));
-        facts.extend(self.hot_facts());
-        facts
+        let held = count(self.held, "call is held", "calls are held");
+        let held = (self.held > 0).then(|| Fact::note(format!("{held} by failing keys"), ""));
+        let facts = self.shadow_fact().into_iter().chain(self.remarks(now_ms)).chain(self.waits()).chain(held);
+        let facts = facts.chain(self.pause_fact(now_ms)).chain(self.refusals_fact()).chain(self.keys_fact(now_ms));
+        facts.chain(self.hot_facts()).collect()
     }
 
     /// Describes the state of the gate in a sentence or more.
