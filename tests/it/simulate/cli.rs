@@ -72,15 +72,19 @@ fn the_example_scenario_plays() {
 #[test]
 fn what_is_wrong_in_a_scenario_file_is_told_with_its_place() {
     for (text, code, said) in [
-        ("lenght = \"1m\"\n", 78, "tidegate.toml:1:1: unknown field `lenght`, expected one of `title`, `length`"),
-        ("length = 5\n", 78, "tidegate.toml:1:10: invalid type: integer `5`, expected a string"),
-        ("length = \"5\"\n", 78, "tidegate.toml:1:10: is \"5\", expected a duration with a unit"),
-        ("[gates.k]\nupstream = \"kubeconfig\"\n", 78, "tidegate.toml:1:2: unknown field `gates`"),
+        ("lenght = \"1m\"\n", 78, "tidegate.toml:1:1: lenght: is not a valid key, expected one of title, length"),
+        ("length = 5\n", 78, "tidegate.toml:1:10: length: is 5, expected a duration with a unit"),
+        ("length = \"5\"\n", 78, "tidegate.toml:1:10: length: is \"5\", expected a duration with a unit"),
+        ("[gates.k]\nupstream = \"kubeconfig\"\n", 78, "tidegate.toml:1:2: gates: is not a valid key"),
         ("seed = 2\n", 78, "tidegate.toml: has nothing to simulate, expected [[controllers]] or [[leases]]"),
         ("[[controllers]]\nverbs = [\"upddate\"]\n", 78, "(did you mean \"update\"?)"),
-        ("[[controllers]]\nrequeue = \"soon\"\n", 78, "2:11: expected \"at_once\" or a table such as"),
+        (
+            "[[controllers]]\nrequeue = \"soon\"\n",
+            78,
+            "2:11: controllers[0].requeue: is \"soon\", expected \"at_once\" or a table such as",
+        ),
         ("[[controllers]]\nobjects = 0\n", 78, "2:11: controllers[0].objects: is 0, expected 1 to 1000000"),
-        ("[[limits]]\nname = \"x\"\n", 78, "missing field `config`"),
+        ("[[limits]]\nname = \"x\"\n", 78, "limits[0].config: is missing"),
         ("[[controllers]]\nworkers_of = \"a\"\n", 78, "workers_of: is \"a\", expected a controller above this one"),
     ] {
         let (_folder, path) = crate::command::config(text);

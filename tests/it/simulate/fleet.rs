@@ -3,7 +3,6 @@
 
 use std::time::Duration;
 
-use tidegate::config::scenario::Changes;
 use tidegate::simulate;
 
 /// What a question of one of a thousand gates takes a Valkey or Redis on a busy machine.
@@ -24,7 +23,7 @@ fn played(rate: u32, seconds: u32) -> FleetRun {
     setup.scenario.store.cost = COST;
     for one in &mut setup.scenario.controllers {
         one.objects = 100;
-        one.changes = Changes::Steadily { rate: 1.2 * f64::from(rate) / 1_000.0, from: Duration::ZERO, to: None };
+        one.changes = Some(1.2 * f64::from(rate) / 1_000.0);
     }
     let shared = setup.limits.iter().find(|limits| limits.name == "shared").expect("it has them");
     let together = simulate::play(&setup.scenario, shared).together;

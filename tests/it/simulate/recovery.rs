@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use serde_json::Value;
-use tidegate::config::scenario::{Changes, ControllerModel, FailureSpan, OverallBucket, Requeue, Upstream};
+use tidegate::config::scenario::{ControllerModel, FailureSpan, OverallBucket, Requeue, Upstream};
 use tidegate::simulate::{self, Limits, ScenarioRun, Setup};
 
 /// One outage under one controller.
@@ -75,18 +75,19 @@ impl Cell {
         let failing = ControllerModel {
             name: "failing".to_owned(),
             objects: self.objects,
-            workers: Some(self.workers),
+            workers: self.workers,
             requeue: Requeue::Backoff { base, max, overall },
             verbs,
             ..first
         };
-        let changes = Changes::Steadily { rate: 1.0, from: seconds(1), to: Some(seconds(self.down)) };
         let healthy = ControllerModel {
             name: "healthy".to_owned(),
             namespace: "healthy".to_owned(),
             objects: 300,
             workers_of: Some("failing".to_owned()),
-            changes,
+            changes: Some(1.0),
+            from: seconds(1),
+            to: Some(seconds(self.down)),
             ..failing.clone()
         };
         let outage = FailureSpan {

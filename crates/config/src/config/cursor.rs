@@ -26,6 +26,8 @@ pub(super) struct Cursor<'a> {
     pub(super) path: Path,
     report: &'a Report<'a>,
     effect: Effect,
+    /// A word that may stand in place of the value.
+    or: Option<&'static str>,
     /// Keys on which problems reported here depend: if one of them is wrong, the problem is
     /// dropped.
     given: Vec<Path>,
@@ -80,7 +82,7 @@ impl<'a> Cursor<'a> {
     /// Returns the position of the whole configuration.
     pub(super) fn root(value: &'a Value, report: &'a Report<'a>) -> Self {
         let value = Some(value);
-        Self { value, preset: None, path: Path::default(), report, effect: Effect::Full, given: Vec::new() }
+        Self { value, preset: None, path: Path::default(), report, effect: Effect::Full, or: None, given: Vec::new() }
     }
 
     /// Returns this position with the values of a preset, for keys not set in the configuration.
@@ -118,11 +120,6 @@ impl<'a> Cursor<'a> {
     /// Returns true if the value is the word `off`.
     pub(super) fn is_off(&self) -> bool {
         self.is_word("off")
-    }
-
-    /// Returns true if the value is `true`.
-    pub(super) fn is_true(&self) -> bool {
-        self.value.and_then(Value::as_bool) == Some(true)
     }
 
     /// Returns true if the value is this word.
@@ -169,6 +166,11 @@ impl<'a> Cursor<'a> {
         let none = Effect::None { why: why.into(), because: because.path.clone() };
         let effect = if condition { none } else { self.effect.clone() };
         Self { effect, ..self.clone() }
+    }
+
+    /// Returns this position, where `word` may stand in place of the value. Messages name it.
+    pub(super) fn or(&self, word: &'static str) -> Self {
+        Self { or: Some(word), ..self.clone() }
     }
 
     /// Returns this position, for problems depending on `keys`.
@@ -232,6 +234,15 @@ impl<'a> Cursor<'a> {
         let value = self.read(name).or(default);
         if let Some(value) = &value {
             self.in_force(name, value);
+        }
+        value
+    }
+
+    /// Reads a key without a default, and reports it if it is missing.
+    pub(super) fn required<T: TomlValue>(&self, name: &str, expected: &str) -> Option<T> {
+        let value = self.option(name, None);
+        if !self.has(name) {
+            self.at(name).missing(format_args!(", expected {expected}"));
         }
         value
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{Event, Maker, World};
-use crate::config::scenario::{self, Changes, Requeue};
+use crate::config::scenario::{self, Requeue};
 use crate::controller::{Controller, Overall, RateLimiter, ReconcileResult};
 use crate::moment::Moment;
 use crate::simulate::request::Request;
@@ -49,13 +49,14 @@ impl<'a> SimulatedController<'a> {
                 overall: overall.map(|bucket| Overall { rate: bucket.rate, burst: bucket.burst }),
             },
         };
+        let workers = if spec.workers == 0 { spec.objects } else { spec.workers };
         Self {
             row: Row::new(&name, step),
             spec,
             gate: spec.gate.checked_sub(1).map(|gate| gate + copy),
             owner: 0,
             first: 0,
-            workers: Controller::new(limiter, spec.objects, spec.workers.unwrap_or(spec.objects)),
+            workers: Controller::new(limiter, spec.objects, workers),
             objects: vec![Object::default(); spec.objects],
         }
     }
@@ -81,11 +82,9 @@ impl<'a> SimulatedController<'a> {
 
 impl World<'_> {
     pub(super) fn first_change(&mut self, index: usize) {
-        let at = match self.controllers[index].spec.changes {
-            Changes::Together { at } => at,
-            Changes::Steadily { rate, from, .. } => from + self.gap(rate),
-        };
-        self.events.schedule(Moment::ZERO + at, Event::Change(index));
+        let spec = self.controllers[index].spec;
+        let gap = spec.changes.map_or(Duration::ZERO, |rate| self.gap(rate));
+        self.events.schedule(Moment::ZERO + spec.from + gap, Event::Change(index));
     }
 
     /// Returns the random time until the next of independent events with this average rate.
@@ -97,13 +96,14 @@ impl World<'_> {
     pub(super) fn change(&mut self, index: usize) {
         let now = self.events.now;
         let objects = self.controllers[index].objects.len();
-        match self.controllers[index].spec.changes {
-            Changes::Together { .. } => (0..objects).for_each(|object| self.change_object(index, object)),
-            Changes::Steadily { rate, to, .. } => {
+        let spec = self.controllers[index].spec;
+        match spec.changes {
+            None => (0..objects).for_each(|object| self.change_object(index, object)),
+            Some(rate) => {
                 let object = self.random.below(objects);
                 self.change_object(index, object);
                 let next = now + self.gap(rate);
-                if to.is_none_or(|to| next <= Moment::ZERO + to) {
+                if spec.to.is_none_or(|to| next <= Moment::ZERO + to) {
                     self.events.schedule(next, Event::Change(index));
                 }
             }

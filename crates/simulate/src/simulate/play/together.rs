@@ -1,6 +1,6 @@
 //! The counts of all gates together, compared with the quota of the upstream.
 
-use crate::config::scenario::UpstreamQuota;
+use crate::config::scenario::OverallBucket;
 use crate::moment::Moment;
 
 /// The counts of all gates together.
@@ -9,7 +9,7 @@ pub struct Together {
     /// The number of gates.
     pub gates: usize,
     /// The quota of the upstream.
-    pub quota: Option<UpstreamQuota>,
+    pub quota: Option<OverallBucket>,
     /// The number of calls sent by controllers; those for leases are not counted.
     pub sent: u64,
     /// The largest number of calls beyond the quota (burst and rate) in any time window.
@@ -24,13 +24,13 @@ pub struct Together {
 // === impl Together ===
 
 impl Together {
-    pub(super) fn new(gates: usize, quota: Option<UpstreamQuota>) -> Self {
+    pub(super) fn new(gates: usize, quota: Option<OverallBucket>) -> Self {
         Self { gates, quota, least: f64::MAX, ..Self::default() }
     }
 
     /// Records a sent call.
     pub(super) fn sent(&mut self, now: Moment) {
-        if let Some(UpstreamQuota { rate, burst }) = self.quota {
+        if let Some(OverallBucket { rate, burst }) = self.quota {
             let ahead = self.sent as f64 - rate * now.since_start().as_secs_f64();
             self.least = self.least.min(ahead);
             self.over = self.over.max(ahead + 1.0 - self.least - f64::from(burst));
