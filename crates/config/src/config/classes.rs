@@ -12,6 +12,7 @@ use super::per_key::{PerKey, per_key};
 use super::presets::PresetClass;
 use super::problems::did_you_mean;
 use super::shared::Sharing;
+use super::values::OrAuto;
 use super::{limits, names, shared};
 use crate::api::{Failures, PausePolicy};
 use crate::classify::{ApiKind, CostBy, FairBy, KeyParts, Rule, RuleMatch, Traits};
@@ -92,12 +93,8 @@ pub(super) fn classes<'a>(gate: &Cursor<'a>, preset: Vec<PresetClass>, gate_limi
 }
 
 fn name(at: &Cursor<'_>, seen: &mut BTreeMap<String, String>) -> Option<String> {
-    let name: Option<String> = at.read("name");
+    let name: String = at.required("name", "the class's name")?;
     let at_name = at.at("name");
-    if !at_name.is_present() {
-        at_name.missing(", expected the class's name");
-    }
-    let name = name?;
     if !names::is_snake_case(&name) {
         at_name.problem(format!("is {name:?}, expected {}", names::SNAKE_CASE));
     }
@@ -135,7 +132,7 @@ impl<'a> Class<'a> {
         let in_flight = limits::in_flight(&keys.limit("in_flight"));
         let meter_long_running = keys.get("meter_long_running", false);
         let (by, cost) = cost::cost(&keys, gate_limits.kind, gate_limits.dialect);
-        let key = keys.get("key", gate_limits.key.clone());
+        let OrAuto(key) = keys.get("key", OrAuto(gate_limits.key.clone()));
         let per_key = per_key(&keys, gate_limits.per_key.filter(|_| lane != Lane::Exempt)).map(PerKey::paces);
         let is_other = gate_limits.kind != ApiKind::Http;
         let of_http = keys.unused_if(is_other, "it is for kind = \"http\" only", &at.at("revalidate"));

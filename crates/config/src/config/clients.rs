@@ -52,27 +52,31 @@ pub(super) fn read(at: &Cursor<'_>, usual: &Source) -> Clients {
 /// and, if clients act with the gate's own identity, it must list the allowed clients.
 pub(super) fn check(gate: &Gate, at: &Cursor<'_>) {
     let Some(clients) = &gate.access.clients else { return };
-    let at_clients = at.at("clients");
-    check_certificates(clients, gate.access.tls.as_ref(), &at_clients, &at.at("tls"));
-    if clients.tokens == Tokens::Review && gate.access.tls.is_none() && !gate.is_local() {
-        at_clients.at("tokens").given(&[&at.at("tls"), &at.at("listen")]).problem(
-            "is \"review\", but without [tls] the clients' tokens would cross the network in the clear; expected [tls]",
-        );
-    }
+    check_listener(clients, gate.access.tls.as_ref(), gate.is_local(), at);
     if gate.identity.credentials == Credentials::Inject && clients.allowed.is_none() {
-        at_clients.at("allowed").given(&[&at.at("credentials")]).missing(
+        at.at("clients").at("allowed").given(&[&at.at("credentials")]).missing(
             ", but with credentials = \"inject\" every authenticated client, perhaps every pod of the cluster, would act with the \
              gate's identity; expected the names of those who may, such as [\"system:serviceaccount:NAMESPACE:*\"]",
         );
     }
 }
 
-/// Reports authentication by client certificate at a listener without a CA for such certificates.
-pub(super) fn check_certificates(clients: &Clients, tls: Option<&ListenerTls>, at: &Cursor<'_>, at_tls: &Cursor<'_>) {
+/// Checks client authentication against the listener at `at`: it must ask for the certificates, and
+/// tokens must be encrypted.
+pub(super) fn check_listener(clients: &Clients, tls: Option<&ListenerTls>, is_local: bool, at: &Cursor<'_>) {
+    let at_clients = at.at("clients");
+    let at_tls = at.at("tls");
     if clients.certificates && tls.is_none_or(|tls| tls.client_ca.is_none()) {
-        at.at("certificates").given(&[at_tls]).problem(
+        at_clients.at("certificates").given(&[&at_tls]).problem(
             "is true, but the listener asks for no certificate; expected [tls] with client_ca, the CA that signs the clients' certificates",
         );
+    }
+    if clients.tokens == Tokens::Review && tls.is_none() && !is_local {
+        let is_egress = at.path.0.first().is_some_and(|table| table == "egress");
+        let tls = if is_egress { "[egress.tls]" } else { "[tls]" };
+        at_clients.at("tokens").given(&[&at_tls, &at.at("listen")]).problem(format!(
+            "is \"review\", but without {tls} the clients' tokens would cross the network in the clear; expected {tls}"
+        ));
     }
 }
 

@@ -112,7 +112,7 @@ impl TomlValue for CostBy {
                     None
                 }
             },
-            Value::String(_) => one_of(&CostReader::ALL, CostReader::word, value, at).map(Self::Read),
+            Value::String(_) => one_of(CostReader::WORDS, value, at).and_then(CostReader::named).map(Self::Read),
             _ => at.expect(None, value, "a number of tokens, or a word such as \"list\""),
         }
     }

@@ -11,6 +11,7 @@ use toml::Value;
 
 use self::interception::ca;
 pub(super) use self::interception::check_interception;
+use super::clients;
 use super::cursor::{Cursor, TextValue, TomlValue};
 use super::files::FileContent;
 use super::names::{self, address, listen};
@@ -20,7 +21,7 @@ use super::url;
 use crate::classify::ApiKind;
 use crate::limit::words::Words;
 use crate::spec::{
-    Egress, HostFate, HostPattern, HostSet, Hosts, Listen, PlainHttp, Settings, has_valid_port, is_loopback,
+    Egress, HostFate, HostPattern, HostSet, Hosts, Listen, PlainHttp, Settings, Source, has_valid_port, is_loopback,
 };
 
 /// Reads the egress listener, if there is one.
@@ -30,59 +31,49 @@ pub(super) fn egress(root: &Cursor<'_>) -> Option<Egress> {
     let NameListeners(names) = at.get("names", NameListeners(Vec::new()));
     let of_proxy =
         at.unused_if(listen.is_none(), "it is for clients of the proxy, and listen is \"off\"", &at.at("listen"));
-    let others = at.get("others", HostFate::Tunnel);
-    let tunnel = at.get("tunnel", Vec::new());
-    let ports: Vec<u32> = at.get("ports", vec![443]);
-    let metadata = at.get("metadata", HostFate::Refuse);
-    let via: String = at.get("via", String::new());
-    let token_file = of_proxy.file("token_file", FileContent::Secret);
-    let max_connections = at.get_if("max_connections", 1000, |number| *number > 0, "at least 1");
-    let max_origins = at.get_if("max_origins", 128, |number| *number > 0, "at least 1");
-    let idle_origin = at.get("idle_origin", IDLE_ORIGIN);
-    let tls = shared::tls(&of_proxy);
-    let is_local = listen.as_ref().is_none_or(Listen::is_local);
-    let clients = shared::clients(&of_proxy, tls.as_ref(), &names, is_local);
-    let ca = ca(&at.table("ca"));
-    check_via(&via, listen.as_ref(), &at.at("via"));
-    if listen.is_none() && names.is_empty() {
+    let egress = Egress {
+        others: at.get("others", HostFate::Tunnel),
+        tunnel: at.get("tunnel", Vec::new()),
+        ports: ports(&at),
+        metadata: at.get("metadata", HostFate::Refuse),
+        via: at.get("via", String::new()),
+        token_file: of_proxy.file("token_file", FileContent::Secret),
+        max_connections: at.get_if("max_connections", 1000, |number| *number > 0, "at least 1"),
+        max_origins: at.get_if("max_origins", 128, |number| *number > 0, "at least 1"),
+        idle_origin: at.get_if("idle_origin", IDLE_ORIGIN, |idle| *idle >= SHORTEST_IDLE, "at least \"1s\""),
+        tls: shared::tls(&of_proxy),
+        clients: of_proxy.optional("clients").map(|at| clients::read(&at, &Source::InCluster)),
+        ca: ca(&at.table("ca")),
+        listen,
+        names,
+    };
+    check_via(&egress.via, egress.listen.as_ref(), &at.at("via"));
+    if egress.listen.is_none() && egress.names.is_empty() {
         at.at("listen").given(&[&at.at("names")]).problem(
             "is \"off\", and so is names: nothing would listen; expected an address for one of the two, or no [egress]",
         );
     }
-    if idle_origin < Duration::from_secs(1) {
-        at.at("idle_origin").problem(format!("is {idle_origin:?}, expected at least \"1s\""));
-    }
-    if metadata == HostFate::Tunnel {
+    if egress.metadata == HostFate::Tunnel {
         at.at("metadata").warn(
             "is \"tunnel\": every client of the listener can get the credentials that the machine's metadata service gives out",
         );
     }
-    if !is_local && token_file.is_none() && clients.is_none() {
-        at.at("token_file").given(&[&at.at("listen")]).problem(
+    let is_local = egress.listen.as_ref().is_none_or(Listen::is_local);
+    match &egress.clients {
+        Some(clients) => shared::check_clients(&egress, clients, is_local, &of_proxy),
+        None if is_local || egress.token_file.is_some() => {}
+        None => at.at("token_file").given(&[&at.at("listen")]).problem(
             "is missing, but the listener is not on loopback, so anyone who reaches it could use it as a proxy; \
              expected a file with a token that clients send as the password in their HTTPS_PROXY, or [egress.clients]",
-        );
+        ),
     }
-    let ports = check_ports(&ports, &at.at("ports"));
-    Some(Egress {
-        listen,
-        names,
-        others,
-        tunnel,
-        ports,
-        metadata,
-        via,
-        token_file,
-        tls,
-        clients,
-        max_connections,
-        max_origins,
-        idle_origin,
-        ca,
-    })
+    Some(egress)
 }
 
-fn check_ports(ports: &[u32], at: &Cursor<'_>) -> Vec<u16> {
+/// Reads the TLS ports of listed hosts.
+fn ports(at: &Cursor<'_>) -> Vec<u16> {
+    let ports: Vec<u32> = at.get("ports", vec![443]);
+    let at = at.at("ports");
     if ports.is_empty() {
         at.problem("is an empty list, expected the ports of the listed hosts for TLS, such as [443]");
     }
@@ -215,10 +206,11 @@ pub(super) fn warn_of_unreachable(settings: &Settings, root: &Cursor<'_>) {
 impl TextValue for HostPattern {
     fn parse(text: &str) -> Result<Self, String> {
         if text.starts_with('@') {
-            let set = HostSet::ALL.into_iter().find(|set| set.word() == text);
             let expected = alternatives(HostSet::WORDS);
             let near = did_you_mean(text, HostSet::WORDS);
-            return set.map(Self::Set).ok_or_else(|| format!("is {text:?}, expected {expected}{near}"));
+            return HostSet::named(text)
+                .map(Self::Set)
+                .ok_or_else(|| format!("is {text:?}, expected {expected}{near}"));
         }
         pattern_fault(text)
             .map_or_else(|| Ok(Self::Labels(text.to_owned())), |fault| Err(format!("is {text:?}, {fault}")))
@@ -313,17 +305,12 @@ pub(super) const NO_UPSTREAM: &str = "https://egress.invalid";
 const LISTEN: std::net::SocketAddr = std::net::SocketAddr::new(IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 8003);
 /// How long an idle host's limits are kept by default: more than most controllers' resync periods.
 const IDLE_ORIGIN: Duration = Duration::from_secs(600);
+const SHORTEST_IDLE: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {
     use crate::config::load_text;
-
-    fn problems(text: &str) -> String {
-        match load_text("f.toml".to_owned(), text.to_owned(), &[]) {
-            Ok(loaded) => format!("fine {}", loaded.warnings.join("\n")),
-            Err(problems) => problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"),
-        }
-    }
+    use crate::config::tests::problems;
 
     #[test]
     fn what_cannot_be_of_a_gate_with_hosts_is_said() {

@@ -15,11 +15,11 @@ use super::presets::{self, Preset, PresetName};
 use super::problems::did_you_mean;
 use super::shape::Shape;
 use super::unmet::{self, LimitsInUse};
-use super::values::{Bytes, OrOff};
+use super::values::{Bytes, OrAuto, OrOff};
 use super::words::Impersonation;
 use super::{clients, clusters, egress, identities, limits, names, shared, signals, sources};
 use crate::api::{Scope, duration};
-use crate::classify::{ApiKind, CallerSplits, KeyParts, QuotaRules, Rules};
+use crate::classify::{ApiKind, CallerSplits, QuotaRules, Rules};
 use crate::dialect::Dialect;
 use crate::limit::Policy;
 use crate::limit::policy::{BucketPolicy, SharedId};
@@ -185,7 +185,8 @@ fn refusal_status(at: &Cursor<'_>, dialect: Dialect) -> u16 {
 
 /// Reads the limits of a gate, without its classes.
 fn limits(at: &Cursor<'_>, kind: ApiKind, dialect: Dialect, unchanged: Option<BucketPolicy>) -> GateLimits {
-    let key = at.get("key", None::<KeyParts>);
+    // With "auto" the kind of API decides.
+    let OrAuto(key) = at.get("key", OrAuto(None));
     let one_at_a_time = at.get("one_at_a_time", false);
     let per_key = per_key(at, None);
     let bucket_at = at.limit("bucket");
@@ -323,7 +324,7 @@ fn timeouts(at: &Cursor<'_>) -> (Duration, Option<Duration>) {
     if connect.is_zero() {
         at.at("connect").problem("is 0, so no connection could be made; expected a time such as \"5s\"");
     }
-    let OrOff(response) = at.get("response", OrOff(None));
+    let OrOff(response) = at.get("response", OrOff::<Duration>(None));
     if response.is_some_and(|response| response.is_zero()) {
         at.at("response").problem("is 0, expected a time; for no timeout: \"off\"");
     }

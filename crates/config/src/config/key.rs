@@ -7,19 +7,15 @@ use super::problems::did_you_mean;
 use super::shape::{Shape, describe};
 use crate::classify::{KeyPart, KeyPartError, KeyParts, KeyPartsError};
 
-/// Read from a list of parts, or from `"auto"` as `None`: the kind of API decides.
-impl TomlValue for Option<KeyParts> {
+impl TomlValue for KeyParts {
     const SHAPE: Shape = Shape::Any;
 
     fn read(value: &Value, at: &Cursor<'_>) -> Option<Self> {
-        if value.as_str() == Some("auto") {
-            return Some(None);
-        }
-        let items = at.expect(value.as_array(), value, "\"auto\" or a list such as [\"verb\", \"path\"]")?;
+        let items = at.expect(value.as_array(), value, "a list such as [\"verb\", \"path\"]")?;
         let parts: Vec<Option<KeyPart>> =
             items.iter().enumerate().map(|(index, item)| key_part(item, &at.item(index))).collect();
-        match KeyParts::new(parts.into_iter().collect::<Option<_>>()?) {
-            Ok(parts) => return Some(Some(parts)),
+        match Self::new(parts.into_iter().collect::<Option<_>>()?) {
+            Ok(parts) => return Some(parts),
             Err(error @ KeyPartsError::Twice { index }) => at.item(index).problem(error.to_string()),
             Err(error @ KeyPartsError::Empty) => at.problem(error.to_string()),
         }
@@ -27,10 +23,7 @@ impl TomlValue for Option<KeyParts> {
     }
 
     fn write(&self) -> Value {
-        match self {
-            Some(parts) => parts.parts().iter().map(ToString::to_string).collect::<Vec<_>>().write(),
-            None => "auto".into(),
-        }
+        self.parts().iter().map(ToString::to_string).collect::<Vec<_>>().write()
     }
 }
 

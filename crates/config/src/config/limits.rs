@@ -7,7 +7,7 @@ use toml::Value;
 
 use super::cost::Counts;
 use super::cursor::{Cursor, TomlValue};
-use super::rate::{Rate, RateOrAuto};
+use super::rate::Rate;
 use super::shape::Shape;
 use super::values::{Bytes, OrAuto};
 use super::words::{Start, StrategyWord};
@@ -29,10 +29,10 @@ pub(super) fn bucket(at: &Cursor<'_>) -> Option<BucketPolicy> {
 /// Its rate is a number or `auto`: a small part of the gate's rate, and more while retries succeed.
 pub(super) fn retry_bucket(at: &Cursor<'_>, bucket: Option<BucketPolicy>) -> Option<BucketPolicy> {
     let written = at.needed("rate", None, "the bucket needs a rate");
-    let opens = written == Some(RateOrAuto(None));
+    let opens = written == Some(OrAuto(None));
     let rate = match written {
-        Some(RateOrAuto(Some(rate))) => Some(rate).filter(|rate| is_rate(*rate, &at.at("rate"))).map(Rate::in_a_second),
-        Some(RateOrAuto(None)) => Some(bucket.map_or(CLOSED, |bucket| CLOSED.min(bucket.rate * CLOSED_SHARE))),
+        Some(OrAuto(Some(rate))) => Some(rate).filter(|rate| is_rate(*rate, &at.at("rate"))).map(Rate::in_a_second),
+        Some(OrAuto(None)) => Some(bucket.map_or(CLOSED, |bucket| CLOSED.min(bucket.rate * CLOSED_SHARE))),
         None => None,
     };
     let bucket = sized(at, rate, opens);

@@ -8,10 +8,8 @@ use crate::spec::Otlp;
 /// Reads the table `otlp`, if it exists.
 pub(super) fn otlp(root: &Cursor<'_>) -> Option<Otlp> {
     let at = root.optional("otlp")?;
-    let endpoint = at.option::<Endpoint>("endpoint", None).map(|Endpoint(url)| url);
-    if !at.at("endpoint").is_present() {
-        at.at("endpoint").missing(", expected the URL of a collector, such as \"http://127.0.0.1:4318\"");
-    }
+    let endpoint = at.required("endpoint", "the URL of a collector, such as \"http://127.0.0.1:4318\"");
+    let endpoint = endpoint.map(|Endpoint(url)| url);
     let is_plain = endpoint.as_ref().is_some_and(|url| url.scheme_str() == Some("http"));
     let ca = at.unused_if(is_plain, "the endpoint is http://", &at.at("endpoint")).file("ca", FileContent::Certificate);
     let sample = at.get("sample", 1.0);

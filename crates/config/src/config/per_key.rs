@@ -4,7 +4,8 @@ use std::num::NonZeroU32;
 
 use super::cursor::Cursor;
 use super::limits::{is_rate, takes_centuries};
-use super::rate::{Rate, RateOrOff};
+use super::rate::Rate;
+use super::values::OrOff;
 use crate::hot;
 
 /// The rates for writes and reads of one object, as configured.
@@ -31,7 +32,7 @@ pub(super) fn per_key(at: &Cursor<'_>, gate: Option<PerKey>) -> Option<PerKey> {
     let at = at.limit_over("per_key", gate.is_some());
     let usual = gate.unwrap_or(USUAL);
     let rate = |name: &str, usual| {
-        let RateOrOff(written) = at.get(name, RateOrOff(usual));
+        let OrOff(written) = at.get(name, OrOff(usual));
         written.filter(|rate| is_rate(*rate, &at.at(name)))
     };
     let writes = rate("writes", usual.writes);

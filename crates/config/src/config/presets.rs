@@ -157,9 +157,9 @@ impl Preset {
             overlay(&mut self.gate, own);
         }
         self.gate.remove("tried");
-        let says = |key: &str, word: &str| self.gate.get(key).and_then(Value::as_str) == Some(word);
-        let dialect = Dialect::ALL.into_iter().find(|dialect| says("dialect", dialect.word()));
-        let dialect = dialect.or_else(|| says("kind", ApiKind::Http.word()).then_some(Dialect::Plain));
+        let text = |key: &str| self.gate.get(key).and_then(Value::as_str);
+        let is_http = text("kind") == Some(ApiKind::Http.word());
+        let dialect = text("dialect").and_then(Dialect::named).or(is_http.then_some(Dialect::Plain));
         let classes = mem::take(&mut self.classes).into_iter().flat_map(|class| match class.included() {
             Some(other) => other.load().classes,
             None => vec![PresetClass { source: class.source.or_else(|| self.source.clone()), ..class }],
@@ -275,7 +275,7 @@ impl TomlValue for EmbeddedPreset {
     const SHAPE: Shape = Shape::Word(NAMES);
 
     fn read(value: &Value, at: &Cursor<'_>) -> Option<Self> {
-        one_of(PRESETS, |preset| preset.name, value, at)
+        one_of(NAMES, value, at).and_then(Self::named)
     }
 
     fn write(&self) -> Value {

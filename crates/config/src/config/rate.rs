@@ -13,14 +13,6 @@ pub(super) struct Rate {
     unit: Option<(&'static str, f64)>,
 }
 
-/// A rate, or `off`.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct RateOrOff(pub(super) Option<Rate>);
-
-/// A rate, or `auto`.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct RateOrAuto(pub(super) Option<Rate>);
-
 // === impl Rate ===
 
 impl Rate {
@@ -61,30 +53,6 @@ impl TomlValue for Rate {
         }
     }
 }
-
-/// Implements reading and writing for a rate or a word in its place.
-macro_rules! or_word {
-    ($($type:ident: $word:literal),+) => {
-        $(impl TomlValue for $type {
-            const SHAPE: Shape = Shape::RateOr($word);
-
-            fn read(value: &Value, at: &Cursor<'_>) -> Option<Self> {
-                let rate = match value.as_str() {
-                    Some($word) => None,
-                    Some(text) => Some(at.expect(quota(text), value, &format!("{:?}, {A_RATE}", $word))?),
-                    None => Some(Rate::read(value, at)?),
-                };
-                Some(Self(rate))
-            }
-
-            fn write(&self) -> Value {
-                self.0.map_or_else(|| $word.into(), |rate| rate.write())
-            }
-        })+
-    };
-}
-
-or_word!(RateOrAuto: "auto", RateOrOff: "off");
 
 /// Reads a quota such as `5000/h`: digits, perhaps with a fraction, a slash and the unit of time.
 fn quota(text: &str) -> Option<Rate> {

@@ -102,10 +102,9 @@ impl<'a> Report<'a> {
     ///
     /// Returns `None` for values from the file, and for text that is neither: it is reported later.
     pub(super) fn scalar(&self, path: &Path, value: &Value, shape: Shape) -> Option<Value> {
-        let is_wanted = matches!(
-            shape,
-            Shape::Truth | Shape::Number | Shape::Rate | Shape::RateOr(_) | Shape::Whole(_) | Shape::Whole32(_)
-        );
+        let shape = if let Shape::Or(shape, _) = shape { *shape } else { shape };
+        let is_wanted =
+            matches!(shape, Shape::Truth | Shape::Number | Shape::Rate | Shape::Whole(_) | Shape::Whole32(_));
         let text = value.as_str().filter(|_| is_wanted && self.variables.iter().any(|one| one.path == *path))?;
         match text {
             "true" => Some(Value::Boolean(true)),

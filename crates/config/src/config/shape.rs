@@ -14,11 +14,9 @@ pub(super) enum Shape {
     Number,
     /// A rate: a number per second, or text such as `"5000/h"`.
     Rate,
-    /// A rate, or this word.
-    RateOr(&'static str),
     Duration,
-    /// A duration, or this word.
-    DurationOr(&'static str),
+    /// A value of this form, or this word.
+    Or(&'static Self, &'static str),
     Size,
     Word(&'static [&'static str]),
     /// One of these words, or the path of a TOML file.

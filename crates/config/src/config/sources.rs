@@ -16,13 +16,9 @@ use crate::spec::{CredentialFile, Credentials, Gate, ListenerTls, Source, TlsMod
 
 /// Reads the source of the upstream's address and credentials.
 pub(super) fn upstream(gate: &Cursor<'_>, kind: ApiKind) -> Option<Source> {
-    let upstream = gate.option::<Source>("upstream", None);
-    let at = gate.at("upstream");
-    if !at.is_present() {
-        at.missing(format_args!(", expected {UPSTREAMS}"));
-    }
+    let upstream = gate.required::<Source>("upstream", UPSTREAMS);
     if let Some(upstream) = upstream.as_ref().filter(|upstream| kind == ApiKind::Http && upstream.has_identity()) {
-        at.given(&[&gate.at("kind")]).problem(format!(
+        gate.at("upstream").given(&[&gate.at("kind")]).problem(format!(
             "is {}, which is for kind = \"kubernetes\"; expected a URL such as \"https://api.github.com\"",
             upstream.write()
         ));

@@ -25,10 +25,7 @@ fn store(name: &str, at: &Cursor<'_>) -> Option<Store> {
     if !names::is_snake_case(name) {
         at.key_problem(format!("is not a valid name for a store, expected {}", names::SNAKE_CASE));
     }
-    let url: Option<Url> = at.option("url", None);
-    if !at.has("url") {
-        at.at("url").problem(format!("is missing, expected {URLS}"));
-    }
+    let url: Option<Url> = at.required("url", URLS);
     let login_at_store = login(at);
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.' | b':' | b'/');
     let is_prefix = |text: &String| (1..=LONGEST_PREFIX).contains(&text.len()) && text.bytes().all(fits);

@@ -29,6 +29,11 @@ fn lines(problems: &[Problem]) -> String {
     problems.iter().map(Problem::to_string).collect::<Vec<_>>().join("\n")
 }
 
+/// Returns the problems of a text, or its warnings after the word "fine".
+pub(in crate::config) fn problems(text: &str) -> String {
+    load_plain(text).map_or_else(|problems| lines(&problems), |loaded| format!("fine {}", loaded.warnings.join("\n")))
+}
+
 fn good(text: &str) -> Configuration {
     let loaded = load_plain(text).unwrap_or_else(|problems| panic!("{text}\n{}", lines(&problems)));
     assert_eq!(JUDGE.with(|judge| judge.complaint(text)), None, "{text}");

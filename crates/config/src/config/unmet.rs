@@ -95,7 +95,7 @@ impl<'a> LimitsInUse<'a> {
     fn of_gate(&self) {
         let idle = |key: &str, is_met: bool, why: &str| {
             let at = self.at.at(key);
-            if (at.is_table() || at.is_true()) && !is_met {
+            if at.is_asked_for() && !is_met {
                 at.warn(format!("has no effect: {why}"));
             }
         };

@@ -18,14 +18,6 @@ use crate::api::duration;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Bytes(pub(super) usize);
 
-/// A duration, or `off`.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct OrOff(pub(super) Option<Duration>);
-
-/// A duration, or `auto`.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct OrAuto(pub(super) Option<Duration>);
-
 /// Implements [`TomlValue`] for types with one expression to read and one to write a value.
 macro_rules! values {
     ($($type:ty: $shape:expr, $expected:expr, |$value:ident| $read:expr, |$this:ident| $write:expr;)+) => {
@@ -68,23 +60,42 @@ values! {
     Value: Shape::Any, "a value", |value| Some(value.clone()), |this| this.clone();
     Duration: Shape::Duration, A_DURATION,
         |value| value.as_str().and_then(with_unit), |this| duration::write(*this);
-    OrOff: Shape::DurationOr("off"), &format!("\"off\" or {A_DURATION}"),
-        |value| or("off", value).map(Self), |this| this.0.map_or_else(|| "off".to_owned(), duration::write);
-    OrAuto: Shape::DurationOr("auto"), &format!("\"auto\" or {A_DURATION}"),
-        |value| or("auto", value).map(Self), |this| this.0.map_or_else(|| "auto".to_owned(), duration::write);
     Bytes: Shape::Size, "a size such as \"16MiB\"",
         |value| value.as_str().and_then(bytes).map(Self), |this| in_largest_unit(this.0);
+}
+
+/// Declares types with a value, or a word in its place.
+macro_rules! or_word {
+    ($($(#[$doc:meta])* $type:ident: $word:literal;)+) => {
+        $($(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq)]
+        pub(super) struct $type<T>(pub(super) Option<T>);
+
+        impl<T: TomlValue> TomlValue for $type<T> {
+            const SHAPE: Shape = Shape::Or(&T::SHAPE, $word);
+
+            fn read(value: &Value, at: &Cursor<'_>) -> Option<Self> {
+                let is_word = value.as_str() == Some($word);
+                if is_word { Some(Self(None)) } else { T::read(value, &at.or($word)).map(Some).map(Self) }
+            }
+
+            fn write(&self) -> Value {
+                self.0.as_ref().map_or_else(|| $word.into(), T::write)
+            }
+        })+
+    };
+}
+
+or_word! {
+    /// A value, or `off`.
+    OrOff: "off";
+    /// A value, or `auto`.
+    OrAuto: "auto";
 }
 
 /// Reads a duration; it must have a unit, even if it is zero.
 pub(super) fn with_unit(text: &str) -> Option<Duration> {
     duration::read(text).filter(|_| text.ends_with(|c: char| c.is_ascii_lowercase()))
-}
-
-/// Reads a duration, or `word` as `None`.
-fn or(word: &str, value: &Value) -> Option<Option<Duration>> {
-    let text = value.as_str()?;
-    if text == word { Some(None) } else { with_unit(text).map(Some) }
 }
 
 /// Reads a whole number with a binary or decimal unit of bytes.
@@ -176,14 +187,13 @@ impl TomlValue for BTreeMap<String, String> {
     }
 }
 
-/// Reads a word, and returns the element of `all` with this word.
-pub(super) fn one_of<T: Copy>(all: &[T], word: fn(T) -> &'static str, value: &Value, at: &Cursor<'_>) -> Option<T> {
+/// Reads one of these words.
+pub(super) fn one_of(words: &[&'static str], value: &Value, at: &Cursor<'_>) -> Option<&'static str> {
     let text = value.as_str();
-    let found = all.iter().copied().find(|one| text == Some(word(*one)));
+    let found = words.iter().copied().find(|word| text == Some(word));
     if found.is_none() {
-        let words: Vec<_> = all.iter().copied().map(word).collect();
-        let near = text.map(|text| did_you_mean(text, &words)).unwrap_or_default();
-        at.problem(format!("is {}, expected {}{near}", describe(value), alternatives(&words)));
+        let near = text.map(|text| did_you_mean(text, words)).unwrap_or_default();
+        at.problem(format!("is {}, expected {}{near}", describe(value), alternatives(words)));
     }
     found
 }

@@ -54,7 +54,7 @@ macro_rules! closed_lists {
             const SHAPE: Shape = Shape::Word(Self::WORDS);
 
             fn read(value: &Value, at: &Cursor<'_>) -> Option<Self> {
-                one_of(&Self::ALL, Self::word, value, at)
+                one_of(Self::WORDS, value, at).and_then(Self::named)
             }
 
             fn write(&self) -> Value {

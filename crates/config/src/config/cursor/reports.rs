@@ -48,7 +48,12 @@ impl Cursor<'_> {
     /// Returns `found`; if it is `None`, reports `value` as different from `expected`.
     pub(in crate::config) fn expect<T>(&self, found: Option<T>, value: &Value, expected: &str) -> Option<T> {
         if found.is_none() {
-            self.problem(format!("is {}, expected {expected}", self.describe(value)));
+            let or = match self.or {
+                None => String::new(),
+                Some(word) if expected.contains(", or ") => format!("{word:?}, "),
+                Some(word) => format!("{word:?} or "),
+            };
+            self.problem(format!("is {}, expected {or}{expected}", self.describe(value)));
         }
         found
     }

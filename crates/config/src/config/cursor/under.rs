@@ -2,7 +2,7 @@
 
 use toml::{Table, Value};
 
-use super::{Cursor, Effect};
+use super::Cursor;
 use crate::config::path::Path;
 use crate::config::problems::Variable;
 use crate::config::record::Grafted;
@@ -42,9 +42,7 @@ impl<'a> Cursor<'a> {
         };
         let variables: Vec<Variable> = self.report.variables().iter().map(moved).collect();
         let report = self.report.beside(&variables);
-        let (path, effect) = (self.path.clone(), Effect::Full);
-        let result =
-            read(&Cursor { value: Some(&table), preset: None, path, report: &report, effect, given: Vec::new() });
+        let result = read(&Cursor { path: self.path.clone(), ..Cursor::root(&table, &report) });
         let wrap = |value, step: &String| Table::from_iter([(step.clone(), value)]).into();
         let root = self.path.0.iter().rev().fold(Value::Table(own.clone()), wrap);
         match report.finish(&root, Vec::new(), &[]) {

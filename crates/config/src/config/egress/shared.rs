@@ -3,7 +3,7 @@
 use super::Cursor;
 use crate::config::clients;
 use crate::config::files::FileContent;
-use crate::spec::{Clients, Listen, ListenerTls, Source, TlsMode, Tokens};
+use crate::spec::{Clients, Egress, ListenerTls, TlsMode};
 
 /// Reads the settings of TLS between clients and the proxy itself.
 pub(super) fn tls(egress: &Cursor<'_>) -> Option<ListenerTls> {
@@ -20,28 +20,15 @@ pub(super) fn tls(egress: &Cursor<'_>) -> Option<ListenerTls> {
     Some(ListenerTls { mode, names: Vec::new(), write_to: None, client_ca })
 }
 
-/// Reads how clients of the forward proxy authenticate.
-pub(super) fn clients(
-    egress: &Cursor<'_>,
-    tls: Option<&ListenerTls>,
-    names: &[Listen],
-    is_local: bool,
-) -> Option<Clients> {
-    let at = egress.optional("clients")?;
-    let clients = clients::read(&at, &Source::InCluster);
-    clients::check_certificates(&clients, tls, &at, &egress.at("tls"));
-    if clients.tokens == Tokens::Review && !egress.has("tls") && !is_local {
-        at.at("tokens").given(&[&egress.at("listen")]).problem(
-            "is \"review\", but without [egress.tls] the clients' tokens would cross the network in the clear; expected [egress.tls]",
-        );
-    }
-    if !names.is_empty() {
-        egress.at("names").problem(
+/// Checks how clients of the forward proxy authenticate. `at` is the listener.
+pub(super) fn check_clients(egress: &Egress, clients: &Clients, is_local: bool, at: &Cursor<'_>) {
+    clients::check_listener(clients, egress.tls.as_ref(), is_local, at);
+    if !egress.names.is_empty() {
+        at.at("names").problem(
             "serves clients that cannot authenticate, but [egress.clients] requires it; expected only one of the two",
         );
     }
-    if egress.has("token_file") {
-        egress.at("token_file").key_problem("has no effect: [egress.clients] asks for each client's own token");
+    if at.has("token_file") {
+        at.at("token_file").key_problem("has no effect: [egress.clients] asks for each client's own token");
     }
-    Some(clients)
 }

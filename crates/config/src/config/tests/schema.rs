@@ -185,10 +185,13 @@ pub(in crate::config) fn of_value(shape: Shape) -> Value {
             json!({ "type": ["number", "string"], "pattern": "^[0-9]+(\\.[0-9]+)?/(s|min|h|d)$" })
         }
         Shape::Duration => json!({ "type": "string", "pattern": format!("^{DURATION}$") }),
-        Shape::RateOr(word) => {
-            json!({ "type": ["number", "string"], "pattern": format!("^({word}|[0-9]+(\\.[0-9]+)?/(s|min|h|d))$") })
+        Shape::Or(shape, word) => {
+            let mut schema = of_value(*shape);
+            if let Some(pattern) = schema.get("pattern").and_then(Value::as_str) {
+                schema["pattern"] = format!("^({word}|{})$", pattern.trim_matches(['^', '$'])).into();
+            }
+            schema
         }
-        Shape::DurationOr(word) => json!({ "type": "string", "pattern": format!("^({word}|{DURATION})$") }),
         Shape::Size => json!({ "type": "string", "pattern": "^[0-9]+(B|KiB|MiB|GiB|kB|KB|MB|GB)$" }),
         Shape::Word(words) => json!({ "enum": words }),
         Shape::WordOrFile(words) => {
