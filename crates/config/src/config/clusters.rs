@@ -65,14 +65,8 @@ mod tests {
     use std::path::Path;
 
     use crate::config::load_text;
+    use crate::config::tests::problems;
     use crate::spec::Source;
-
-    fn problems(text: &str) -> String {
-        match load_text("f.toml".to_owned(), text.to_owned(), &[]) {
-            Ok(loaded) => format!("fine {}", loaded.warnings.join("\n")),
-            Err(problems) => problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"),
-        }
-    }
 
     const HUB: &str =
         "[gates.hub]\nclusters = \"/clusters\"\nin_flight = { max = 3 }\nbucket = { rate = 5, burst = 9 }\n";

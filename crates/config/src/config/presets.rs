@@ -159,7 +159,7 @@ impl Preset {
         self.gate.remove("tried");
         let text = |key: &str| self.gate.get(key).and_then(Value::as_str);
         let is_http = text("kind") == Some(ApiKind::Http.word());
-        let dialect = text("dialect").and_then(Dialect::named).or(is_http.then_some(Dialect::Plain));
+        let dialect = text("dialect").and_then(Dialect::named).or_else(|| is_http.then_some(Dialect::Plain));
         let classes = mem::take(&mut self.classes).into_iter().flat_map(|class| match class.included() {
             Some(other) => other.load().classes,
             None => vec![PresetClass { source: class.source.or_else(|| self.source.clone()), ..class }],
