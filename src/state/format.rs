@@ -131,7 +131,8 @@ impl From<GateText> for FrozenLimiter {
     fn from(text: GateText) -> Self {
         let key = |KeyText([object, collection, facet], failures, status, times): KeyText| {
             let [ready, named, forget] = times.map(Duration::from_millis);
-            FrozenKey { key: Key { object, collection, facet }, failures, status, ready, named, forget }
+            let key = Key { object, collection, facet };
+            FrozenKey { key, name: Box::default(), failures, status, ready, named, forget }
         };
         let pause = |PauseText([holder, resource], left, grown)| FrozenPause {
             quota: QuotaId { holder, resource: ResourceId(resource) },

@@ -13,6 +13,7 @@ fn some(keys: u64) -> ProcessState {
     let second = Duration::from_secs(1);
     let key = |object| FrozenKey {
         key: Key { object, collection: u64::MAX - object, facet: 3 },
+        name: Box::default(),
         failures: 7,
         status: (object % 2 == 0).then_some(503),
         ready: 60 * second,

@@ -300,8 +300,8 @@ impl KeyStage {
 
     /// Adds a failing key saved before a restart. Until `named`, the upstream wants no call of the
     /// key.
-    pub(crate) fn restore(&mut self, key: Key, state: KeyState, named: Moment, forget_at: Moment) {
-        self.table.restore(key, state, named, forget_at);
+    pub(crate) fn restore(&mut self, key: Key, name: Box<str>, state: KeyState, named: Moment, forget_at: Moment) {
+        self.table.restore(key, name, state, named, forget_at);
     }
 }
 

@@ -276,14 +276,13 @@ impl Table {
     }
 
     /// Adds a failing key saved before a restart, unless it is in the table already or the table is
-    /// full. The key's name is not known.
-    pub(crate) fn restore(&mut self, key: Key, state: KeyState, named: Moment, forget_at: Moment) {
+    /// full. The name is empty if it is not known.
+    pub(crate) fn restore(&mut self, key: Key, name: Box<str>, state: KeyState, named: Moment, forget_at: Moment) {
         let is_there = self.keys.change(KeyId::from(&key), |_| ()).is_some();
         if is_there || self.keys.len() >= self.max_keys {
             return;
         }
         let Key { object, collection, facet } = key;
-        let name = Box::default();
         let failing = FailingKey { facet, collection, name, state, named, forget_at, number: 0, trial: 0 };
         self.add(object, failing);
     }

@@ -2,7 +2,8 @@
 //!
 //! P21: after a restart no key is tried before its time, no pause ends sooner, and no bucket has
 //! more tokens than it would have had. Times are kept as durations, because moments mean nothing to
-//! another process. Names are not kept: they could be paths, and paths can be secrets.
+//! another process. Names are kept for another limiter of this process alone: they could be paths,
+//! and paths can be secrets.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,10 +37,12 @@ pub enum FrozenPart {
 }
 
 /// A failing key, as saved for a restart.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FrozenKey {
     /// The key; its fields are hashes.
     pub key: Key,
+    /// The key's readable name; empty if it was not asked for.
+    pub name: Box<str>,
     /// The number of failures in a row.
     pub failures: u32,
     /// The HTTP status of the last failure.
@@ -57,6 +60,7 @@ pub struct FrozenKey {
 pub struct FreezeWalk {
     began: Option<Moment>,
     place: Option<Position>,
+    keeps_names: bool,
     frozen: FrozenLimiter,
 }
 
@@ -67,6 +71,15 @@ pub struct Changes {
     pub memory: u64,
     /// The number of changes to bucket levels.
     pub takes: u64,
+}
+
+// === impl FreezeWalk ===
+
+impl FreezeWalk {
+    /// Begins a walk that writes down the names of keys, too. They must not leave the process.
+    pub fn with_names() -> Self {
+        Self { keeps_names: true, ..Self::default() }
+    }
 }
 
 // === impl Limiter ===
@@ -87,12 +100,14 @@ impl Limiter {
             freezing.frozen.buckets = self.parts.frozen_buckets(now);
             now
         });
+        let keeps_names = freezing.keeps_names;
         let keys = &mut freezing.frozen.keys;
         freezing.place = self.parts.stage.table().read_some(freezing.place, |object, failing| {
             if failing.forget_at > began && keys.len() < most {
                 let state = failing.state;
                 keys.push(FrozenKey {
                     key: Key { object, collection: failing.collection, facet: failing.facet },
+                    name: if keeps_names { failing.name.clone() } else { Box::default() },
                     failures: state.failures,
                     status: state.last_status,
                     ready: state.ready_at - began,
@@ -117,12 +132,11 @@ impl Limiter {
 
 impl Parts {
     fn thaw(&mut self, frozen: &FrozenLimiter, gap: Gap, now: Moment) {
-        for FrozenKey { key, failures, status, ready, named, forget } in frozen.keys.iter().copied() {
-            let at = |left: Duration| now + left.saturating_sub(gap.length);
-            if forget > gap.length {
-                let state = KeyState { failures, last_status: status, last_failure: now, ready_at: at(ready) };
-                self.stage.restore(key, state, at(named), at(forget));
-            }
+        let at = |left: Duration| now + left.saturating_sub(gap.length);
+        for frozen in frozen.keys.iter().filter(|frozen| frozen.forget > gap.length) {
+            let FrozenKey { key, ref name, failures, status, ready, named, forget } = *frozen;
+            let state = KeyState { failures, last_status: status, last_failure: now, ready_at: at(ready) };
+            self.stage.restore(key, name.clone(), state, at(named), at(forget));
         }
         for pause in &frozen.pauses {
             self.resources.pauses.restore(pause, gap.length, now);

@@ -103,7 +103,10 @@ fn call(limiter: &mut Limiter, class: ClassId, who: u64, now: Moment) -> bool {
 }
 
 fn freeze(limiter: &Limiter, now: Moment) -> FrozenLimiter {
-    let mut freezing = FreezeWalk::default();
+    walk(limiter, FreezeWalk::default(), now)
+}
+
+fn walk(limiter: &Limiter, mut freezing: FreezeWalk, now: Moment) -> FrozenLimiter {
     loop {
         if let Some(frozen) = limiter.freeze_some(&mut freezing, 1000, now) {
             return frozen;
@@ -210,6 +213,16 @@ fn a_restored_key_has_no_name_until_it_fails_again() {
     happen(&mut new, Event::Failure { object: 3, after: None }, &mut { now });
     assert_eq!(name(&new), "write secrets/n/3");
     assert_eq!(new.next_tried(1, now)[0].2.failures, 2);
+}
+
+#[test]
+fn in_the_same_process_a_key_keeps_its_name() {
+    let now = Moment::from_millis(1000);
+    let mut old = limiter(Per::Gate, now);
+    happen(&mut old, Event::Failure { object: 3, after: Some(60) }, &mut { now });
+    let mut new = limiter(Per::Gate, now);
+    new.thaw(&walk(&old, FreezeWalk::with_names(), now), Gap { length: Duration::ZERO, unseen: None }, now);
+    assert_eq!(new.next_tried(1, now)[0].0, "write secrets/n/3");
 }
 
 #[test]
