@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, join_all};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
 
 use super::effective;
@@ -75,6 +75,12 @@ impl Operations {
             [Arc::clone(gate)].into_iter().chain(siblings).collect::<Vec<_>>()
         };
         Ok(meant.into_iter().flat_map(with_origins).collect())
+    }
+
+    /// Tells the stores of shared buckets that all gates have stopped.
+    pub(super) async fn take_leave(&self) {
+        let all = self.meant(None).unwrap_or_default();
+        join_all(all.iter().map(|gate| gate.take_leave())).await;
     }
 
     /// Returns the gates made from a gate for single hosts and ports.

@@ -110,8 +110,9 @@ async fn until_stopped(prepared: PreparedProcess, sources: &Sources, level: Leve
         } => {}
         signal = signals.next() => tracing::warn!(signal, "stopping now: a second signal came, so open calls are cut off"),
     }
+    operations.take_leave().await;
     for gate in gates {
-        tokio::join!(gate.take_leave(), gate.logged());
+        gate.logged().await;
     }
     kept.written().await;
     if let Some(otlp) = otlp {

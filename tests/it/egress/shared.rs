@@ -10,7 +10,7 @@ use tidegate::clock::Clock;
 use super::encrypted;
 use crate::command::{Running, end, start, with_config};
 use crate::ports::free_port;
-use crate::store_server::{program, spawn};
+use crate::store_server::{members, program, spawn};
 use crate::support::Backend;
 
 /// A process with a forward proxy.
@@ -89,7 +89,8 @@ async fn gates_of_many_hosts_share_a_limit_for_each_host() {
     let told = end(explain);
     let says = "20/s, burst 10, shared as account with 1 other (store main): ";
     assert!(told.out.contains(says), "{}{}", told.out, told.err);
-    for process in processes {
-        process.running.kill();
-    }
+    let mut processes = processes.into_iter().map(|process| process.running);
+    assert_eq!(processes.next().expect("two").terminate(), Some(0));
+    assert_eq!(members(&socket), [1, 1], "who ends leaves its share of each host at once");
+    processes.for_each(Running::kill);
 }

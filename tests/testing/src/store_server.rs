@@ -76,3 +76,15 @@ pub fn spawn(program: &Path, folder: &Path, more: &[&str]) -> Process {
     }
     process
 }
+
+/// Returns the number of gates that share each bucket at a server's Unix socket.
+pub fn members(socket: &Path) -> Vec<usize> {
+    let client = redis::Client::open(format!("redis+unix://{}", socket.display())).expect("a URL");
+    let mut connection = client.get_connection().expect("it takes connections");
+    let keys: Vec<String> = redis::cmd("KEYS").arg("*").query(&mut connection).expect("a list");
+    let mut members = |key: &String| {
+        let fields: Vec<String> = redis::cmd("HKEYS").arg(key).query(&mut connection).expect("a list");
+        fields.iter().filter(|field| field.starts_with("m:")).count()
+    };
+    keys.iter().map(&mut members).collect()
+}
