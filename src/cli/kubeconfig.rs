@@ -57,6 +57,9 @@ fn chosen<'a>(settings: &'a Settings, name: Option<&str>, hub: bool) -> anyhow::
         if gate.kind != ApiKind::Kubernetes {
             bail!("gate {name:?} is of kind \"http\": a kubeconfig can only point at one of kind \"kubernetes\"");
         }
+        if hub && !gate.has_clusters() {
+            bail!("gate {name:?} has one upstream: leave --hub out, or choose a gate with `clusters`");
+        }
         return Ok(gate);
     }
     let all = all.collect::<Vec<_>>().join(", ");

@@ -164,6 +164,10 @@ fn a_kubeconfig_of_all_clusters_leads_through_the_hub() {
     assert_eq!(written("", &[]).out, expected, "it is the only gate");
     let two = written("[gates.one]\nupstream = \"https://x\"\nlisten = \"127.0.0.1:8002\"\n", &["--hub"]);
     assert_eq!(two.out, expected, "the only one with clusters");
+    let other =
+        written("[gates.one]\nupstream = \"https://x\"\nlisten = \"127.0.0.1:8002\"\n", &["--hub", "--gate", "one"]);
+    assert!(other.code != Some(0) && other.out.is_empty(), "{}", other.out);
+    assert!(other.err.contains("gate \"one\" has one upstream: leave --hub out, or choose"), "{}", other.err);
 }
 
 #[test]
