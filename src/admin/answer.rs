@@ -155,7 +155,7 @@ async fn order(
     let body = body::whole(body, LONGEST, |_| true).await;
     let body = body.ok_or_else(|| bad_request("the body cannot be read, or is longer than 64 KiB".to_owned()))?;
     match path {
-        "/explain" => operator.explain(&read(&body).map_err(bad_request)?).map(|explained| json(&explained)),
+        "/explain" => operator.explain(&read(&body).map_err(bad_request)?).await.map(|explained| json(&explained)),
         "/forget" => operator.forget(&read(&body).map_err(bad_request)?).await.map(|forgotten| json(&forgotten)),
         _ => operator.bypass(&read(&body).map_err(bad_request)?).map(|bypassed| json(&bypassed)),
     }

@@ -34,7 +34,7 @@ pub trait Operator: Send + Sync + 'static {
     ///
     /// # Errors
     /// The request is invalid.
-    fn explain(&self, ask: &Ask) -> Result<Vec<Explanation>, String>;
+    fn explain<'a>(&'a self, ask: &'a Ask) -> BoxFuture<'a, Result<Vec<Explanation>, String>>;
 
     /// Forgets failing keys, and ends pauses if the command asks for it.
     ///

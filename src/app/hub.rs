@@ -35,7 +35,7 @@ pub(crate) fn add(prepared: &mut PreparedGate, limits: &[ClusterLimits], clock: 
         };
         let found = open().map_or_else(|why| vec![format!("cannot be called: {why}")], |opened| opened.warnings);
         prepared.warnings.extend(found.into_iter().map(|found| format!("cluster {name:?}: {found}")));
-        hub.clusters.insert(name, HubCluster { version, limits, open: Box::new(open) });
+        hub.clusters.insert(name, HubCluster::new(version, limits, open));
     }
     prepared.hub = Some(hub);
     Ok(())

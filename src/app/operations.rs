@@ -63,18 +63,23 @@ impl Operations {
         self.names.set(settings.admin.show_names);
     }
 
-    /// Returns the gates that a command concerns: the one of this name, or all. Gates made for
-    /// hosts and clusters are included.
-    fn meant(&self, name: Option<&str>) -> Result<Vec<Arc<Gate>>, String> {
-        let meant: Vec<_> = self.gates.iter().filter(|gate| name.is_none_or(|name| **gate.name() == *name)).collect();
-        if meant.is_empty() {
+    /// Returns the gate of this name in the configuration, or all.
+    fn named(&self, name: Option<&str>) -> Result<Vec<&Arc<Gate>>, String> {
+        let named: Vec<_> = self.gates.iter().filter(|gate| name.is_none_or(|name| **gate.name() == *name)).collect();
+        if named.is_empty() {
             return Err(no_such_gate(name.unwrap_or_default(), self.gates.iter().map(|gate| &**gate.name())));
         }
+        Ok(named)
+    }
+
+    /// Returns the gates that a command concerns: those of [`Self::named`], and those made from them
+    /// for hosts and clusters.
+    fn meant(&self, name: Option<&str>) -> Result<Vec<Arc<Gate>>, String> {
         let with_origins = |gate: &Arc<Gate>| {
             let siblings = self.siblings(gate).into_iter().map(|(_, gate)| gate);
             [Arc::clone(gate)].into_iter().chain(siblings).collect::<Vec<_>>()
         };
-        Ok(meant.into_iter().flat_map(with_origins).collect())
+        Ok(self.named(name)?.into_iter().flat_map(with_origins).collect())
     }
 
     /// Tells the stores of shared buckets that all gates have stopped.
@@ -83,24 +88,28 @@ impl Operations {
         join_all(all.iter().map(|gate| gate.take_leave())).await;
     }
 
-    /// Returns the gates made from a gate for single hosts and ports.
-    fn origins(&self, gate: &Arc<Gate>) -> Vec<(Origin, Arc<Gate>)> {
-        self.egress.as_ref().map(|egress| egress.origins(gate.name())).unwrap_or_default()
-    }
-
     /// Returns the gates made from a gate for single hosts or clusters, with their names.
     fn siblings(&self, gate: &Arc<Gate>) -> Vec<(String, Arc<Gate>)> {
         let clusters = self.hubs.get(gate.name()).map(|hub| hub.gates()).unwrap_or_default();
-        let origins = self.origins(gate).into_iter().map(|(origin, gate)| (origin.host.to_string(), gate));
+        let origins = self.egress.as_ref().map(|egress| egress.origins(gate.name())).unwrap_or_default();
+        let origins = origins.into_iter().map(|(origin, gate)| (origin.host.to_string(), gate));
         origins.chain(clusters.into_iter().map(|(cluster, gate)| (cluster.to_string(), gate))).collect()
+    }
+
+    async fn shown(&self, gate: &Gate, names: bool) -> status::GateStatus {
+        let shown = gate.status(names).await;
+        if !gate.has_hosts() {
+            return shown;
+        }
+        let listen = self.egress.iter().map(|egress| egress.status().listen).collect();
+        status::GateStatus { listen, ..shown }
     }
 
     /// Returns the gate that serves a call: the one made for the call's host, if there is one.
     fn carrier(&self, gate: Arc<Gate>, headers: &HeaderMap) -> Arc<Gate> {
         let host = headers.get(http::header::HOST).and_then(|host| host.to_str().ok());
-        let origin = host.and_then(|host| Origin::read(host, Some(443)).ok());
-        let origins = self.origins(&gate);
-        let found = origins.into_iter().find(|(of, _)| origin.as_ref().is_some_and(|origin| origin.host == of.host));
+        let host = host.and_then(|host| Some(Origin::read(host, Some(443)).ok()?.host.to_string()));
+        let found = self.siblings(&gate).into_iter().find(|(of, _)| host.as_ref() == Some(of));
         found.map_or(gate, |(_, gate)| gate)
     }
 }
@@ -114,26 +123,19 @@ impl Operator for Operations {
         Box::pin(async move {
             let mut gates = Vec::with_capacity(self.gates.len());
             for gate in &self.gates {
-                let hub = self.hubs.get(gate.name());
-                let listen: Vec<_> = match hub {
-                    Some(_) => gate.addresses().iter().map(ToString::to_string).collect(),
-                    None => self.egress.iter().map(|egress| egress.status().listen).collect(),
-                };
                 let siblings = self.siblings(gate);
                 if siblings.is_empty() {
-                    let mut shown = gate.status(names).await;
-                    if gate.has_hosts() {
-                        (shown.listen, shown.upstream) = (listen.clone(), "no host yet".to_owned());
-                    }
-                    if let Some(hub) = hub {
+                    let mut shown = self.shown(gate, names).await;
+                    if let Some(hub) = self.hubs.get(gate.name()) {
                         shown.upstream = format!("{}, none called yet", count(hub.count(), "cluster", "clusters"));
+                    } else if gate.has_hosts() {
+                        "no host yet".clone_into(&mut shown.upstream);
                     }
                     gates.push(shown);
                 }
                 for (host, sibling) in siblings {
-                    let mut shown = sibling.status(names).await;
-                    shown.listen.clone_from(&listen);
-                    if hub.is_none() {
+                    let mut shown = self.shown(&sibling, names).await;
+                    if gate.has_hosts() {
                         shown.upstream = format!("https://{host}");
                     }
                     gates.push(status::GateStatus { host, ..shown });
@@ -173,26 +175,29 @@ impl Operator for Operations {
         Some(self.egress.as_ref()?.ca()?.published())
     }
 
-    fn explain(&self, ask: &Ask) -> Result<Vec<status::Explanation>, String> {
-        let (method, uri, headers) = request(ask)?;
-        let meant = self.gates.iter().filter(|gate| ask.gate.as_deref().is_none_or(|name| **gate.name() == *name));
-        let mut explained = Vec::new();
-        let mut no_cluster = None;
-        for gate in meant {
-            match self.hubs.get(gate.name()).map(|hub| hub.carrier(&ask.path)) {
-                None => explained.push(self.carrier(Arc::clone(gate), &headers).explain(&method, &uri, &headers)),
-                Some(Ok((gate, below))) => {
-                    let uri = below.parse().map_err(|error| format!("{below:?} is not a path: {error}"))?;
-                    explained.push(gate.explain(&method, &uri, &headers));
+    fn explain<'a>(&'a self, ask: &'a Ask) -> BoxFuture<'a, Result<Vec<status::Explanation>, String>> {
+        Box::pin(async move {
+            let (method, uri, headers) = request(ask)?;
+            let mut explained = Vec::new();
+            let mut no_cluster = None;
+            for gate in self.named(ask.gate.as_deref())? {
+                let Some(hub) = self.hubs.get(gate.name()) else {
+                    explained.push(self.carrier(Arc::clone(gate), &headers).explain(&method, &uri, &headers));
+                    continue;
+                };
+                match hub.carrier(&ask.path).await {
+                    Ok((gate, below)) => {
+                        let uri = below.parse().map_err(|error| format!("{below:?} is not a path: {error}"))?;
+                        explained.push(gate.explain(&method, &uri, &headers));
+                    }
+                    Err(why) => no_cluster = Some(why.to_string()),
                 }
-                Some(Err(why)) => no_cluster = Some(why),
             }
-        }
-        match no_cluster {
-            Some(why) if explained.is_empty() => Err(why),
-            _ if explained.is_empty() => self.meant(ask.gate.as_deref()).map(|_| explained),
-            _ => Ok(explained),
-        }
+            match no_cluster {
+                Some(why) if explained.is_empty() => Err(why),
+                _ => Ok(explained),
+            }
+        })
     }
 
     fn forget<'a>(&'a self, order: &'a Forget) -> BoxFuture<'a, Result<Vec<ForgetReport>, String>> {

@@ -28,7 +28,7 @@ use tokio_rustls::TlsConnector;
 use crate::support::{AnyBody, Backend, Proxy, header, reply, status, within};
 
 /// An API server that knows tokens.
-struct Judge {
+pub(crate) struct Judge {
     backend: Backend,
     names: Arc<Mutex<HashMap<String, String>>>,
     /// True while it answers 403, as to a gate without the right to ask.
@@ -39,7 +39,7 @@ struct Judge {
 
 impl Judge {
     /// Starts one that knows these tokens, by `token name`.
-    async fn knowing(tokens: &[&str]) -> Self {
+    pub(crate) async fn knowing(tokens: &[&str]) -> Self {
         let of = |line: &&str| line.split_once(' ').map(|(token, name)| (token.to_owned(), name.to_owned()));
         let names = Arc::new(Mutex::new(tokens.iter().filter_map(of).collect::<HashMap<_, _>>()));
         let (forbids, answers) = (Arc::new(AtomicBool::new(false)), Arc::new(Semaphore::new(100_000)));
@@ -67,7 +67,7 @@ impl Judge {
     }
 
     /// The way to it.
-    fn api(&self) -> Api {
+    pub(crate) fn api(&self) -> Api {
         let url = format!("http://{}", self.backend.address).parse().expect("a URL");
         let around = Environment { variables: Vec::new(), service_account: "/".into() };
         let resolved = credentials::resolve(&Source::Url(url), &UpstreamTls::default(), &around).expect("a target");

@@ -1,8 +1,10 @@
 //! One gate before many clusters: `/c/NAME/` is the cluster `NAME`, and nothing leads from one to
 //! another.
 
+mod known;
 mod page;
 mod process;
+mod shared;
 mod spellings;
 
 use std::collections::BTreeMap;
@@ -21,35 +23,37 @@ use tokio_util::sync::CancellationToken;
 use crate::pool::support::Server;
 use crate::support::{Backend, Proxy, header, reply, status, within};
 
-/// A cluster at an address. With `token` the gate adds that as its own credential.
-pub(crate) fn cluster(address: SocketAddr, version: u64, token: Option<String>) -> HubCluster {
-    let open = move || {
-        let target = Target {
-            scheme: http::uri::Scheme::HTTP,
-            authority: address.to_string().parse().expect("an authority"),
-            base_path: String::new(),
-            server_name: None,
-            proxy: None,
-        };
-        let own = token.as_ref().map(|token| Inject {
-            credential: Some(Credential {
-                header: AUTHORIZATION,
-                prefix: "Bearer ".to_owned(),
-                secret: Secret::fixed(token, "test").expect("a token"),
-            }),
-            impersonation: false,
-            acting_as: Vec::new(),
-            required_token: None,
-            clock: Clock::start(),
-        });
-        Ok(OpenCluster {
-            target,
-            tls: None,
-            injector: own.map_or_else(Injector::pass_through, Injector::inject),
-            warnings: Vec::new(),
-        })
+/// The way to a cluster at an address. With `token` the gate adds that as its own credential.
+fn open(address: SocketAddr, token: Option<&String>) -> OpenCluster {
+    let target = Target {
+        scheme: http::uri::Scheme::HTTP,
+        authority: address.to_string().parse().expect("an authority"),
+        base_path: String::new(),
+        server_name: None,
+        proxy: None,
     };
-    HubCluster { version, limits: None, open: Box::new(open) }
+    let own = token.map(|token| Inject {
+        credential: Some(Credential {
+            header: AUTHORIZATION,
+            prefix: "Bearer ".to_owned(),
+            secret: Secret::fixed(token, "test").expect("a token"),
+        }),
+        impersonation: false,
+        acting_as: Vec::new(),
+        required_token: None,
+        clock: Clock::start(),
+    });
+    let injector = own.map_or_else(Injector::pass_through, Injector::inject);
+    OpenCluster { target, tls: None, injector, warnings: Vec::new() }
+}
+
+pub(crate) fn cluster(address: SocketAddr, version: u64, token: Option<String>) -> HubCluster {
+    HubCluster::new(version, None, move || Ok(open(address, token.as_ref())))
+}
+
+/// A cluster with the limits of a pattern.
+fn limited(address: SocketAddr, pattern: &str) -> HubCluster {
+    HubCluster::new(1, Some(pattern.into()), move || Ok(open(address, None)))
 }
 
 pub(crate) fn clusters(all: impl IntoIterator<Item = (String, HubCluster)>) -> HubClusters {
@@ -124,7 +128,7 @@ async fn a_cluster_gets_the_path_below_it_and_its_own_credentials() {
 async fn what_is_no_cluster_is_404_with_a_status_that_names_it() {
     let api = echo("api").await;
     let mut all = clusters([("a".to_owned(), cluster(api.address, 1, None))]);
-    let broken = HubCluster { version: 0, limits: None, open: Box::new(|| Err("its file is wrong".to_owned())) };
+    let broken = HubCluster::new(0, None, || Err("its file is wrong".to_owned()));
     all.clusters.insert("broken".into(), broken);
     let hub = RunningHub::start(all, |_| ()).await;
     for (target, code, said) in [
@@ -201,6 +205,70 @@ async fn an_upgrade_is_a_tunnel_to_its_cluster() {
     }
 }
 
+/// Waits until a call has come to a cluster as so many before it.
+async fn arrived(cluster: &Backend, calls: usize) {
+    within(async {
+        while cluster.targets().len() < calls {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn calls_that_wait_while_their_cluster_changes_are_counted() {
+    let (slow, answers) = Backend::holding().await;
+    let of = |version| clusters([("a".to_owned(), cluster(slow.address, version, None))]);
+    let hub = RunningHub::start(of(1), |options| {
+        let slots = std::num::NonZeroU32::MIN;
+        options.gate.policy.in_flight = Some(tidegate::limit::policy::InFlight::new(slots));
+    })
+    .await;
+    let asked = "GET /c/a/api HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+    let mut clients = Vec::new();
+    for waiting in [0.0, 1.0] {
+        let mut client = hub.proxy.connect().await;
+        client.write_all(asked.as_bytes()).await.expect("writes");
+        arrived(&slow, 1).await;
+        hub.proxy.reaches("tidegate_waiting", &[], waiting).await;
+        clients.push(client);
+    }
+    hub.hub.adopt(of(2));
+    clients.push(hub.proxy.connect().await);
+    clients[2].write_all(asked.as_bytes()).await.expect("writes");
+    arrived(&slow, 2).await; // its new gate has a slot of its own
+    let counted = |calls| hub.proxy.reaches("tidegate_hub_calls_total", &["cluster=\"a\"", "decision=\"go\""], calls);
+    counted(2.0).await;
+    answers.add_permits(3);
+    for mut client in clients {
+        let mut answer = String::new();
+        within(client.read_to_string(&mut answer)).await.expect("whole");
+        assert_eq!(status(&answer), 200, "{answer}");
+    }
+    counted(3.0).await;
+}
+
+#[tokio::test]
+async fn a_failing_key_keeps_its_name_when_its_cluster_changes() {
+    let api = Backend::replying(500).await;
+    let of = |version| clusters([("a".to_owned(), cluster(api.address, version, None))]);
+    let hub = RunningHub::start(of(1), |_| ()).await;
+    let put = "PUT /c/a/api/v1/namespaces/n/configmaps/m HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n";
+    let mut client = hub.proxy.connect().await;
+    client.write_all(put.as_bytes()).await.expect("writes");
+    hub.proxy.reaches("tidegate_keys_failing", &[], 1.0).await;
+    let names = async || {
+        let (gate, _) = hub.hub.carrier("/c/a/").await.expect("a cluster");
+        gate.status(true).await.keys.into_iter().map(|key| key.key).collect::<Vec<_>>()
+    };
+    let before = names().await;
+    hub.hub.adopt(of(2));
+    assert_eq!(
+        (before, names().await),
+        (vec!["write configmaps/n/m".to_owned()], vec!["write configmaps/n/m".to_owned()])
+    );
+}
+
 /// Of 200 clusters one does not listen, one never answers and one is not what its settings say.
 #[tokio::test]
 async fn clusters_that_fail_hold_up_no_other() {
@@ -210,7 +278,7 @@ async fn clusters_that_fail_hold_up_no_other() {
     for (name, address) in [("dead", dead), ("stuck", stuck.address)] {
         all.clusters.insert(name.into(), cluster(address, 1, None));
     }
-    let refusing = HubCluster { version: 1, limits: None, open: Box::new(|| Err("no such CA".to_owned())) };
+    let refusing = HubCluster::new(1, None, || Err("no such CA".to_owned()));
     all.clusters.insert("refusing".into(), refusing);
     let hub = RunningHub::start(all, |options| {
         let slots = std::num::NonZeroU32::MIN;
@@ -249,16 +317,14 @@ async fn clusters_that_fail_hold_up_no_other() {
 #[tokio::test]
 async fn the_burst_of_a_cluster_is_its_own_or_that_of_its_pattern() {
     let api = echo("api").await;
-    let mut all = clusters(["test-1", "prod-1", "prod-2"].map(|name| (name.to_owned(), cluster(api.address, 1, None))));
+    let prod = ["prod-1", "prod-2"].map(|name| (name.to_owned(), limited(api.address, "prod-*")));
+    let mut all = clusters([("test-1".to_owned(), cluster(api.address, 1, None))].into_iter().chain(prod));
     let of_burst = |gate: &mut Gate, burst| {
         gate.policy.bucket = Some(crate::support::bucket(1e-6, burst));
         gate.policy.queue.max_wait = std::time::Duration::ZERO;
     };
     let mut strict = Proxy::before(api.address).options().gate;
     of_burst(&mut strict, 2);
-    for name in ["prod-1", "prod-2"] {
-        all.clusters.get_mut(name).expect("it is there").limits = Some("prod-*".into());
-    }
     let hub = RunningHub::start(
         {
             all.limits.insert("prod-*".into(), strict);
@@ -276,8 +342,7 @@ async fn the_burst_of_a_cluster_is_its_own_or_that_of_its_pattern() {
     };
     assert_eq!([allowed("test-1").await, allowed("prod-1").await, allowed("prod-2").await], [4, 2, 2]);
     // A pattern that comes is in force for a cluster that was called before.
-    let mut all = clusters([("test-1".to_owned(), cluster(api.address, 1, None))]);
-    all.clusters.get_mut("test-1").expect("it is there").limits = Some("test-*".into());
+    let mut all = clusters([("test-1".to_owned(), limited(api.address, "test-*"))]);
     let mut none = Proxy::before(api.address).options().gate;
     none.policy.bucket = None;
     all.limits.insert("test-*".into(), none);

@@ -44,7 +44,7 @@ pub use self::egress::{
     Directory, EgressListener, EgressOptions, Fate, First, Host, Origin, TargetError, first, judge,
 };
 pub use self::gate::Gate;
-pub use self::hub::{Hub, HubCluster, HubClusters, OpenCluster};
+pub use self::hub::{Hub, HubCluster, HubClusters, NoCluster, OpenCluster};
 pub use self::options::{Options, Past};
 pub use self::stores::{Done, Stores};
 pub use crate::bind::BindError;

@@ -39,8 +39,9 @@ impl Operator for Fake {
         matches!(self.names, Never).then(|| "the root".to_owned())
     }
 
-    fn explain(&self, ask: &Ask) -> Result<Vec<Explanation>, String> {
-        Ok(vec![Explanation { verb: ask.method.clone(), ..Explanation::default() }])
+    fn explain<'a>(&'a self, ask: &'a Ask) -> BoxFuture<'a, Result<Vec<Explanation>, String>> {
+        let explained = vec![Explanation { verb: ask.method.clone(), ..Explanation::default() }];
+        Box::pin(std::future::ready(Ok(explained)))
     }
 
     fn forget<'a>(&'a self, order: &'a Forget) -> BoxFuture<'a, Result<Vec<ForgetReport>, String>> {

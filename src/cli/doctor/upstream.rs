@@ -62,7 +62,7 @@ pub(super) async fn of_clusters(gate: &Gate, around: &Environment, clock: Clock)
     let mut found = Vec::new();
     let about_one = |name: &str| format!("cluster {} of {}", name, gate.name);
     clusters.clusters.retain(|name, cluster| {
-        let broken = (cluster.open)().err();
+        let broken = cluster.open().err();
         let advice = "correct its description in the file or folder of clusters";
         found.extend(broken.iter().map(|why| Finding::wrong(&about_one(name), why, advice)));
         broken.is_none()

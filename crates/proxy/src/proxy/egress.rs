@@ -49,7 +49,8 @@ use crate::classify::ApiKind;
 use crate::clock::Clock;
 use crate::places::{self, Door, Place};
 use crate::status;
-use crate::telemetry::{self, Sampler};
+use crate::telemetry::meters::as_f64;
+use crate::telemetry::{self, Sampler, table};
 use crate::tls;
 use crate::upstream::{self, Judge};
 
@@ -311,7 +312,7 @@ fn sampler(egress: Weak<EgressListener>) -> Arc<Sampler> {
     Arc::new(move |_| {
         if let Some(egress) = egress.upgrade() {
             egress.tally.sample();
-            egress.origins.sample();
+            table::EGRESS_ORIGINS.gauge(&[]).set(as_f64(egress.origins.len()));
         }
     })
 }

@@ -19,7 +19,7 @@ use crate::api::Group;
 use crate::bind::BindError;
 use crate::clock::Clock;
 use crate::limit::snapshot::{Changes, FreezeWalk, FrozenLimiter, Gap};
-use crate::telemetry::{self, Sampler};
+use crate::telemetry;
 use crate::upstream::Upstream;
 
 /// A running gate.
@@ -29,22 +29,15 @@ pub struct Gate {
     pub(super) section: Arc<Section>,
     server: Arc<Server>,
     addresses: Vec<SocketAddr>,
-    /// The addresses and paths of the gate's listeners, as text.
-    pub(super) listen: Vec<String>,
     /// The upstream's URL, as text.
     pub(super) target: String,
     tasks: TaskTracker,
-    /// Updates the gauges of the configured gate. All gates made from it share this, so it runs
-    /// while one of them exists.
-    sampler: Arc<Sampler>,
 }
 
 /// A gate with its sockets, before it serves clients.
 pub(super) struct BoundGate {
     pub(super) section: Arc<Section>,
-    pub(super) sampler: Arc<Sampler>,
     sockets: Vec<ListenSocket>,
-    listen: Vec<String>,
     frozen: Option<(FrozenLimiter, Gap)>,
 }
 
@@ -81,18 +74,19 @@ impl Gate {
             sockets.push(bound);
         }
         options.upstream.own.extend(sockets.iter().filter_map(ListenSocket::address));
-        let section = Arc::new(Section::new(options, past.salt, clock));
-        let sampler = gauges::sampler(&section);
-        telemetry::metrics().sample_by(&sampler);
-        Ok(BoundGate { section, sampler, sockets, listen, frozen: past.frozen })
+        let mut section = Section::new(options, past.salt, clock);
+        section.listen = listen;
+        let section = Arc::new(section);
+        telemetry::metrics().sample_by(section.sampler.get_or_init(|| gauges::sampler(&section)));
+        Ok(BoundGate { section, sockets, frozen: past.frozen })
     }
 
     /// Starts to serve clients. If there is a `router`, it answers their calls.
     pub(super) fn listen(bound: BoundGate, router: Option<Arc<dyn Router>>, stop: CancellationToken) -> Self {
-        let BoundGate { section, sampler, sockets, listen, frozen } = bound;
+        let BoundGate { section, sockets, frozen } = bound;
         let clock = section.clock;
         let addresses: Vec<_> = sockets.iter().filter_map(ListenSocket::address).collect();
-        let (gate, over) = Self::open(section, None, router, sampler);
+        let (gate, over) = Self::open(section, None, router);
         if let Some((frozen, gap)) = &frozen {
             gate.own().driver.thaw(frozen, *gap);
         }
@@ -112,18 +106,19 @@ impl Gate {
             accepting.wait().await;
             over.cancel();
         });
-        Self { addresses, listen, ..gate }
+        Self { addresses, ..gate }
     }
 
     /// Makes another gate from the same settings for a `branch`; see [`Gate::of`]. A bypass in force
     /// holds for it too.
     pub(super) fn sibling(&self, branch: Branch<'_>) -> Self {
-        let gate = Self::of(Arc::clone(&self.section), branch, Arc::clone(&self.sampler));
+        let gate = Self::of(Arc::clone(&self.section), branch);
         gate.follow(Some(self.own()), None);
         gate
     }
 
     /// Takes over a bypass in force at the gate `main`, and what a gate `before` this one remembers.
+    /// It takes time in proportion to the failing keys.
     pub(super) fn follow(&self, main: Option<&Arc<GateParts>>, before: Option<&Self>) {
         let driver = &self.own().driver;
         if let Some(until) = main.and_then(|main| main.driver.bypassed_until()) {
@@ -131,7 +126,7 @@ impl Gate {
         }
         if let Some(before) = before {
             let gap = Gap { length: Duration::ZERO, unseen: None };
-            let mut freezing = FreezeWalk::default();
+            let mut freezing = FreezeWalk::with_names();
             let frozen = std::iter::repeat_with(|| before.freeze_some(&mut freezing, usize::MAX)).flatten().next();
             frozen.iter().for_each(|frozen| driver.thaw(frozen, gap));
         }
@@ -140,8 +135,8 @@ impl Gate {
     /// Makes a gate from a section for a `branch`. It has its own limits, keys and connections, and
     /// shares everything else. It has no listener (see [`Gate::serve`]). Its tasks end when it is
     /// dropped and no client is connected to it.
-    pub(super) fn of(section: Arc<Section>, branch: Branch<'_>, sampler: Arc<Sampler>) -> Self {
-        Self::open(section, Some(branch), None, sampler).0
+    pub(super) fn of(section: Arc<Section>, branch: Branch<'_>) -> Self {
+        Self::open(section, Some(branch), None).0
     }
 
     /// Returns true if no call is waiting or under way, no key is failing and no pause is in force.
@@ -159,7 +154,6 @@ impl Gate {
         section: Arc<Section>,
         branch: Option<Branch<'_>>,
         router: Option<Arc<dyn Router>>,
-        sampler: Arc<Sampler>,
     ) -> (Self, CancellationToken) {
         let tasks = TaskTracker::new();
         let over = CancellationToken::new();
@@ -170,7 +164,7 @@ impl Gate {
         tasks.spawn(gauges::upkeep(Arc::clone(&gate), Arc::clone(parts), section.clock, over.clone()));
         tasks.spawn(parts.driver.clone().tick(over.clone(), move || gauges::bypass_is_over(&gate)));
         tasks.close();
-        let gate = Self { section, server, addresses: Vec::new(), listen: Vec::new(), target: shown, tasks, sampler };
+        let gate = Self { section, server, addresses: Vec::new(), target: shown, tasks };
         (gate, over)
     }
 
@@ -276,6 +270,7 @@ mod tests {
 
     use super::*;
     use crate::proxy::conservation;
+    use crate::proxy::tally::CallCounters;
     use crate::spec::Listen;
     use crate::telemetry::CallLog;
     use crate::upstream::{self, Target};
@@ -373,7 +368,9 @@ mod tests {
             clock.sleep(Duration::from_secs(200)).await; // connections have gone by then
             let (alive, before) = (Handle::current().metrics().num_alive_tasks(), series().0);
             let point = |options: &mut upstream::Options| options.target = target.clone();
-            let sibling = gate.sibling(Branch { name: "other".into(), number: 0, point: &point });
+            let noop = metrics::Counter::noop;
+            let calls = CallCounters { sent: noop(), refused: noop() };
+            let sibling = gate.sibling(Branch { name: "other".into(), number: 0, calls, point: &point });
             assert_eq!((call(&gate, round).await, call(&sibling, round).await), ("one".to_owned(), "other".to_owned()));
             gate.reconfigure(options(one)); // reaches both
             assert_eq!((call(&gate, round).await, call(&sibling, round).await), ("one".to_owned(), "other".to_owned()));

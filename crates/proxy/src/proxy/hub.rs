@@ -5,19 +5,21 @@
 //! follows it is the path of the call, unchanged: no spelling of a path leads to another cluster.
 
 use std::collections::BTreeMap;
-use std::future::ready;
 use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use futures_util::future::Either;
 use http::uri::PathAndQuery;
-use http::{Request, StatusCode, Uri};
+use http::{Method, Response, StatusCode, Uri};
+use tokio::task::spawn_blocking;
 use tokio_util::sync::CancellationToken;
 
 use super::admission::PendingCall;
+use super::body::Body;
 use super::gate::Gate;
 use super::options::{Options, Past};
+use super::parts::GateParts;
 use super::section::{Branch, Section};
 use super::siblings::Siblings;
 use super::stack::{self, PendingAnswer, Router};
@@ -25,10 +27,10 @@ use crate::bind::BindError;
 use crate::classify::number_of_origin;
 use crate::clock::Clock;
 use crate::credentials::{Injector, Target};
+use crate::moment::Moment;
 use crate::spec::ClusterPath;
-use crate::telemetry::meters::{LabelCap, RESOURCES, as_f64};
-use crate::telemetry::{self, Sampler, table};
-use crate::upstream::Inbound;
+use crate::telemetry::meters::as_f64;
+use crate::telemetry::table;
 use crate::{Current, lock, spec, tls, upstream};
 
 /// The clusters behind a gate, and the limits of some of them.
@@ -41,15 +43,22 @@ pub struct HubClusters {
 }
 
 /// A cluster behind a gate.
-#[derive(derive_more::Debug)]
+#[derive(Clone, derive_more::Debug)]
 #[debug("{version}")]
 pub struct HubCluster {
-    /// A number that differs for another description.
-    pub version: u64,
+    /// A number that differs for another description or other limits.
+    version: u64,
     /// The pattern with limits for this cluster; `None` for the gate's own.
-    pub limits: Option<Arc<str>>,
-    /// Finds its address and credentials, or says what is wrong with them.
-    pub open: Box<dyn Fn() -> Result<OpenCluster, String> + Send + Sync>,
+    limits: Option<Arc<str>>,
+    open: Arc<dyn Fn() -> Result<OpenCluster, String> + Send + Sync>,
+    /// The last failure to open it. The lock is held while its gate is made.
+    failure: Arc<tokio::sync::Mutex<Option<OpenFailure>>>,
+}
+
+/// What is wrong with a cluster, and since when that is known.
+struct OpenFailure {
+    at: Moment,
+    why: String,
 }
 
 /// The address of a cluster, and the access to it.
@@ -70,24 +79,47 @@ pub struct OpenCluster {
 #[debug("Hub {:?}", section.name)]
 pub struct Hub {
     section: Arc<Section>,
-    sampler: Arc<Sampler>,
     clusters: Current<HubClusters>,
     /// The sections for patterns with limits of their own.
     limits: Mutex<BTreeMap<Arc<str>, Arc<Section>>>,
     gates: Siblings<Arc<str>>,
-    /// Counts the calls of clusters for as long as the hub exists.
-    counting: Arc<Sampler>,
 }
 
 /// Why a call reaches no cluster.
 #[derive(Debug, thiserror::Error)]
-enum NoCluster {
+pub enum NoCluster {
+    /// The path names none.
     #[error("the path is not below a cluster; expected /c/NAME/ and the path of the call")]
     Path,
+    /// No cluster has this name.
     #[error("there is no cluster {0:?}; expected /c/NAME/ with the name of one of this gate's clusters")]
     Unknown(String),
+    /// The cluster of this name cannot be opened, for this reason.
     #[error("the cluster {0:?} cannot be called: {1}")]
     Unusable(String, String),
+}
+
+// === impl HubCluster ===
+
+impl HubCluster {
+    /// Describes a cluster; `version` differs for another description, and `limits` is the pattern
+    /// with limits for it. `open` reads its files, or says what is wrong with them.
+    pub fn new(
+        version: u64,
+        limits: Option<Arc<str>>,
+        open: impl Fn() -> Result<OpenCluster, String> + Send + Sync + 'static,
+    ) -> Self {
+        let version = BuildHasherDefault::<DefaultHasher>::default().hash_one((version, &limits));
+        Self { version, limits, open: Arc::new(open), failure: Arc::default() }
+    }
+
+    /// Reads the files of the cluster. It blocks.
+    ///
+    /// # Errors
+    /// What is wrong with them.
+    pub fn open(&self) -> Result<OpenCluster, String> {
+        (self.open)()
+    }
 }
 
 // === impl Hub ===
@@ -106,22 +138,15 @@ impl Hub {
     ) -> Result<(Gate, Arc<Self>), BindError> {
         let bound = Gate::bind(options, past, clock).await?;
         let section = Arc::clone(&bound.section);
-        let sampler = Arc::clone(&bound.sampler);
-        let hub = Arc::new_cyclic(|hub: &Weak<Self>| {
-            let gate = Arc::clone(&section.name);
-            let labels = LabelCap::new(RESOURCES);
-            let gates = Siblings::new(clock, move |cluster: &Arc<str>, decision, more| {
-                table::HUB_CALLS.counter(&[&gate, labels.value(cluster), decision]).increment(more);
-            });
-            let hub = Weak::clone(hub);
-            let counting: Arc<Sampler> = Arc::new(move |_| hub.upgrade().iter().for_each(|hub| hub.sample()));
-            let clusters = Current::new(HubClusters::default());
-            Self { section, sampler, clusters, limits: Mutex::default(), gates, counting }
+        let hub = Arc::new(Self {
+            section,
+            clusters: Current::new(HubClusters::default()),
+            limits: Mutex::default(),
+            gates: Siblings::new(clock),
         });
-        telemetry::metrics().sample_by(&hub.counting);
         hub.adopt(clusters);
-        let gate = Gate::listen(bound, Some(Arc::clone(&hub) as _), stop.clone());
-        tokio::spawn(tidy(Arc::downgrade(&hub), clock, stop));
+        tokio::spawn(tidy(Arc::downgrade(&hub), clock, stop.clone()));
+        let gate = Gate::listen(bound, Some(Arc::clone(&hub) as _), stop);
         Ok((gate, hub))
     }
 
@@ -156,91 +181,105 @@ impl Hub {
     ///
     /// # Errors
     /// The call reaches no cluster; the text says why.
-    pub fn carrier(&self, target: &str) -> Result<(Arc<Gate>, String), String> {
-        let path = ClusterPath::of(target).ok_or(NoCluster::Path).map_err(|error| error.to_string())?;
-        let gate = self.gate(path.name).map_err(|error| error.to_string())?;
-        Ok((gate, path.below.to_owned()))
+    pub async fn carrier<'a>(self: &Arc<Self>, target: &'a str) -> Result<(Arc<Gate>, &'a str), NoCluster> {
+        let path = ClusterPath::of(target).ok_or(NoCluster::Path)?;
+        Ok((self.gate(path.name).await?, path.below))
     }
 
-    /// Returns the gate of a cluster. If there is none yet, it is made.
-    fn gate(&self, name: &str) -> Result<Arc<Gate>, NoCluster> {
+    /// Returns the gate of a cluster. If there is none yet, one of the calls that come meanwhile makes
+    /// it, and the others wait. Calls to other clusters do not.
+    async fn gate(self: &Arc<Self>, name: &str) -> Result<Arc<Gate>, NoCluster> {
         let clusters = self.clusters.get();
         let found = clusters.clusters.get_key_value(name);
         let (name, cluster) = found.ok_or_else(|| NoCluster::Unknown(name.to_owned()))?;
-        // Other limits need another gate, too.
-        let version = BuildHasherDefault::<DefaultHasher>::default().hash_one((cluster.version, &cluster.limits));
-        if let Some(gate) = self.gates.find(name, version) {
+        if let Some(gate) = self.gates.find(name, cluster.version) {
             return Ok(gate);
         }
-        // Before the lock: slow or broken files of one cluster hold up no other.
-        let opened = (cluster.open)().map_err(|why| NoCluster::Unusable(name.to_string(), why));
-        let OpenCluster { target, tls, injector, .. } = opened?;
+        let mut failure = Arc::clone(&cluster.failure).lock_owned().await;
+        if let Some(gate) = self.gates.find(name, cluster.version) {
+            return Ok(gate);
+        }
+        let unusable = |why| NoCluster::Unusable(name.to_string(), why);
+        let now = self.section.clock.now();
+        if let Some(last) = failure.as_ref().filter(|last| now - last.at < REMEMBERED) {
+            return Err(unusable(last.why.clone()));
+        }
+        let hub = Arc::clone(self);
+        let at = Arc::clone(name);
+        let cluster = cluster.clone();
+        // On another thread: this one carries calls. It holds the lock to the end, so that callers
+        // who leave do not read slow files many times.
+        let made = spawn_blocking(move || {
+            let made = hub.make(&at, &cluster);
+            *failure = made.as_ref().err().map(|why| OpenFailure { at: hub.section.clock.now(), why: why.clone() });
+            made
+        });
+        made.await.unwrap_or_else(|fault| Err(fault.to_string())).map_err(unusable)
+    }
+
+    /// Makes the gate of a cluster. It goes on with what the gate of another version remembers.
+    fn make(&self, name: &Arc<str>, cluster: &HubCluster) -> Result<Arc<Gate>, String> {
+        let OpenCluster { target, tls, injector, .. } = cluster.open()?;
         let injector = Arc::new(injector);
         let mount = ClusterPath::mount(name);
-        let unbounded = |_| NoCluster::Unknown(name.to_string());
-        self.gates.meet(name, version, usize::MAX, unbounded, |before| {
-            let point = |options: &mut upstream::Options| {
-                options.target = target.clone();
-                options.tls.clone_from(&tls);
-                options.injector = Arc::clone(&injector);
-                options.mount.clone_from(&mount);
-            };
-            let limits = cluster.limits.as_ref().and_then(|pattern| lock(&self.limits).get(pattern).cloned());
-            let section = limits.unwrap_or_else(|| Arc::clone(&self.section));
-            let branch = Branch { name: Arc::clone(name), number: number_of_origin(name), point: &point };
-            let gate = Gate::of(section, branch, Arc::clone(&self.sampler));
-            gate.follow(self.section.gates().first(), before);
-            tracing::debug!(gate = &*self.section.name, cluster = &**name, "first call to a cluster");
-            Ok(gate)
-        })
-    }
-
-    fn sample(&self) {
-        table::HUB_CLUSTERS.gauge(&[&self.section.name]).set(as_f64(self.gates.len()));
-        self.gates.sample();
-    }
-
-    /// Finds the gate for a request, and gives the request the path that the cluster gets.
-    fn route(&self, request: &mut Request<Inbound>) -> Result<Arc<Gate>, NoCluster> {
-        let target = request.uri().path_and_query().map_or("", PathAndQuery::as_str);
-        let path = ClusterPath::of(target).ok_or(NoCluster::Path)?;
-        let below = PathAndQuery::try_from(path.below).map_err(|_| NoCluster::Path)?;
-        let gate = self.gate(path.name)?;
-        let mut parts = request.uri().clone().into_parts();
-        parts.path_and_query = Some(below);
-        *request.uri_mut() = Uri::from_parts(parts).map_err(|_| NoCluster::Path)?;
+        let point = |options: &mut upstream::Options| {
+            options.target = target.clone();
+            options.tls.clone_from(&tls);
+            options.injector = Arc::clone(&injector);
+            options.mount.clone_from(&mount);
+        };
+        let limits = cluster.limits.as_ref().and_then(|pattern| lock(&self.limits).get(pattern).cloned());
+        let section = limits.unwrap_or_else(|| Arc::clone(&self.section));
+        let calls = self.gates.counters(&table::HUB_CALLS, &self.section.name, name);
+        let branch = Branch { name: Arc::clone(name), number: number_of_origin(name), calls, point: &point };
+        let gate = Gate::of(section, branch);
+        gate.follow(self.section.gates().first(), self.gates.of(name).as_deref());
+        tracing::debug!(gate = &*self.section.name, cluster = &**name, "first call to a cluster");
+        let gate = self.gates.put(name, cluster.version, gate);
+        self.show_number();
         Ok(gate)
+    }
+
+    fn show_number(&self) {
+        table::HUB_CLUSTERS.gauge(&[&self.section.name]).set(as_f64(self.gates.len()));
+    }
+
+    /// Finds the gate for a call, and gives the call the path that the cluster gets.
+    async fn route(self: &Arc<Self>, uri: &mut Uri) -> Result<Arc<Gate>, NoCluster> {
+        let target = uri.path_and_query().map_or("", PathAndQuery::as_str);
+        let (gate, below) = self.carrier(target).await?;
+        let mut parts = uri.clone().into_parts();
+        parts.path_and_query = Some(below.try_into().map_err(|_| NoCluster::Path)?);
+        *uri = Uri::from_parts(parts).map_err(|_| NoCluster::Path)?;
+        Ok(gate)
+    }
+
+    fn refuse(&self, why: &NoCluster, method: &Method) -> Response<Body> {
+        let status = match why {
+            NoCluster::Path | NoCluster::Unknown(_) => StatusCode::NOT_FOUND,
+            NoCluster::Unusable(..) => StatusCode::SERVICE_UNAVAILABLE,
+        };
+        table::GUARDED.counter(&[&self.section.name, "cluster"]).increment(1);
+        tracing::debug!(gate = &*self.section.name, %why, "refused a call to no cluster");
+        self.section.responder.turned_away(status, why, method)
     }
 }
 
 impl Router for Hub {
-    fn answer(&self, mut request: Request<Inbound>, client: Option<&Arc<str>>) -> PendingAnswer {
-        match self.route(&mut request) {
-            Ok(gate) => {
-                let answered = stack::answer(Arc::clone(gate.own()), PendingCall::new(request, client));
-                Either::Right(Box::pin(async move {
-                    let response = answered.await;
-                    drop(gate); // held until the head has come; its connections show the rest
-                    response
-                }))
+    fn answer(self: Arc<Self>, own: &Arc<GateParts>, mut call: PendingCall) -> PendingAnswer {
+        let own = Arc::clone(own);
+        Either::Right(Box::pin(async move {
+            // First: an unknown client must not learn which clusters there are.
+            let known = stack::identify(&own, &mut call).await;
+            if known.is_err() {
+                return stack::answer(own, call, Some(known)).await;
             }
-            Err(why) => {
-                let status = match why {
-                    NoCluster::Path | NoCluster::Unknown(_) => StatusCode::NOT_FOUND,
-                    NoCluster::Unusable(..) => StatusCode::SERVICE_UNAVAILABLE,
-                };
-                table::GUARDED.counter(&[&self.section.name, "cluster"]).increment(1);
-                tracing::debug!(gate = &*self.section.name, %why, "refused a call to no cluster");
-                let why = match why {
-                    // The reason names files and users, and the client is not known yet.
-                    NoCluster::Unusable(name, _) if self.section.config.get().options.clients.is_some() => {
-                        NoCluster::Unusable(name, "the gate's log says why".to_owned())
-                    }
-                    why => why,
-                };
-                Either::Left(ready(Ok(self.section.responder.turned_away(status, &why, request.method()))))
+            match self.route(&mut call.parts.uri).await {
+                // The gate is held until the head has come; its connections show the rest.
+                Ok(gate) => stack::answer(Arc::clone(gate.own()), call, Some(known)).await,
+                Err(why) => Ok(self.refuse(&why, &call.parts.method)),
             }
-        }
+        }))
     }
 }
 
@@ -249,9 +288,15 @@ async fn tidy(hub: Weak<Hub>, clock: Clock, stop: CancellationToken) {
     while stop.run_until_cancelled(clock.sleep(TIDY_EVERY)).await.is_some() {
         let Some(hub) = hub.upgrade() else { return };
         hub.gates.tidy(IDLE);
+        hub.show_number();
     }
 }
 
 /// How long the limits of an idle cluster are kept, as those of an idle host by default.
 const IDLE: Duration = Duration::from_secs(600);
 const TIDY_EVERY: Duration = Duration::from_secs(10);
+/// How long calls are refused without another look at a cluster that cannot be called.
+const REMEMBERED: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests;

@@ -6,24 +6,27 @@
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::AtomicUsize;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use super::gate_config::GateConfig;
 use super::guard::buffers::Buffers;
 use super::options::Options;
 use super::parts::GateParts;
-use super::{driver, respond, tally};
+use super::tally::{CallCounters, Tally};
+use super::{driver, respond};
 use crate::classify::{ApiKind, Salt};
 use crate::clients::Clients;
 use crate::clock::Clock;
 use crate::limit::{Limiter, Questions};
-use crate::telemetry::{GateMeters, UpstreamMeters};
+use crate::telemetry::{GateMeters, Sampler, UpstreamMeters};
 use crate::{Current, lock, spec, tls, upstream};
 
 /// What all gates made from one gate of the configuration share.
 pub(crate) struct Section {
     pub(crate) name: Arc<str>,
     pub(crate) kind: ApiKind,
+    /// The addresses and paths of its listeners, as text.
+    pub(crate) listen: Vec<String>,
     pub(crate) tls: Option<Arc<tls::Listener>>,
     clients: Option<Arc<Clients>>,
     pub(crate) clock: Clock,
@@ -34,7 +37,8 @@ pub(crate) struct Section {
     /// Counts the bytes of the bodies of waiting calls.
     pub(crate) waiting_bytes: Arc<AtomicUsize>,
     pub(crate) responder: Arc<respond::Responder>,
-    shadow: bool,
+    /// Updates the gauges of all its gates, for as long as it exists.
+    pub(crate) sampler: OnceLock<Arc<Sampler>>,
     salt: Salt,
     /// Limits the requests to stores of shared buckets.
     questions: Questions,
@@ -50,6 +54,7 @@ pub(crate) struct Branch<'a> {
     pub(crate) name: Arc<str>,
     /// Its number in shared buckets, the same in every process.
     pub(crate) number: u64,
+    pub(crate) calls: CallCounters,
     /// Changes the settings of the section's upstream into those of this one.
     pub(crate) point: &'a dyn Fn(&mut upstream::Options),
 }
@@ -64,9 +69,10 @@ impl Section {
         let meters = GateMeters::new(Arc::clone(&name), host, &options.gate.policy);
         Self {
             kind,
+            listen: Vec::new(),
             tls: options.tls.clone(),
             clients: options.clients.clone(),
-            shadow: options.gate.shadow,
+            sampler: OnceLock::new(),
             salt,
             questions: Questions::default(),
             clock,
@@ -85,6 +91,7 @@ impl Section {
     pub(crate) fn with_limits(&self, gate: spec::Gate) -> Arc<Self> {
         let options = Options { gate, ..self.config.get().options.clone() };
         let beside = Self {
+            listen: self.listen.clone(),
             questions: self.questions.clone(),
             waiting_bytes: Arc::clone(&self.waiting_bytes),
             ..Self::new(options, self.salt.clone(), self.clock)
@@ -115,8 +122,13 @@ impl Section {
         upstream.measure(UpstreamMeters::new(Arc::clone(&self.name)));
         let pool = upstream.clone();
         driver.connect(move |group, calls| pool.want(group, calls));
-        let tally = Arc::new(tally::Tally::new(&self.name, branch.map(|branch| branch.name), self.clock));
-        driver.add_twins(&config, self.shadow, &tally);
+        let mut tally = Tally::new(&self.name, self.clock);
+        if let Some(Branch { name, calls, .. }) = branch {
+            tally.host = Some(name);
+            tally.exported = Some(calls);
+        }
+        let tally = Arc::new(tally);
+        driver.add_twins(&config, options.gate.shadow, &tally);
         let parts = Arc::new(GateParts {
             config: Arc::clone(&self.config),
             tally,
@@ -127,7 +139,7 @@ impl Section {
             last_signal: Default::default(),
             clients: self.clients.clone(),
             hasher: self.salt.clone(),
-            shadow: self.shadow,
+            shadow: options.gate.shadow,
         });
         gates.retain(|gate| gate.strong_count() > 0);
         gates.push(Arc::downgrade(&parts));

@@ -6,19 +6,20 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::gate::Gate;
+use super::tally::CallCounters;
 use crate::clock::Clock;
 use crate::lock;
 use crate::moment::Moment;
+use crate::telemetry::meters::{LabelCap, RESOURCES};
+use crate::telemetry::table::Metric;
 
 /// The gates made so far, by host or cluster.
 pub(super) struct Siblings<K> {
     clock: Clock,
     known: Mutex<BTreeMap<K, Sibling>>,
-    /// Adds a number of calls that had the same decision to the metrics.
-    count: Box<Counter<K>>,
+    /// Bounds the number of names used as metric labels.
+    labels: LabelCap,
 }
-
-type Counter<K> = dyn Fn(&K, &'static str, u64) + Send + Sync;
 
 /// A gate made for a host or cluster.
 struct Sibling {
@@ -26,89 +27,69 @@ struct Sibling {
     /// The version of the settings that it was made from.
     version: u64,
     used: Moment,
-    /// The numbers of sent and refused calls already added to the metrics.
-    counted: (u64, u64),
 }
 
 // === impl Siblings ===
 
 impl<K: Ord + Clone> Siblings<K> {
-    /// Starts without a gate. `count` adds calls to the metrics.
-    pub(super) fn new(clock: Clock, count: impl Fn(&K, &'static str, u64) + Send + Sync + 'static) -> Self {
-        Self { clock, known: Mutex::default(), count: Box::new(count) }
+    /// Starts without a gate.
+    pub(super) fn new(clock: Clock) -> Self {
+        Self { clock, known: Mutex::default(), labels: LabelCap::new(RESOURCES) }
     }
 
-    /// Returns the gate for a host or cluster. If there is none of this version, `make` makes it; it
-    /// gets the gate of another version, whose place the new one takes.
+    /// Returns the gate for a host or cluster. If there is none, `make` makes it.
     ///
     /// At most `most` gates exist. If none can be dropped for a new one, `crowded` makes the error.
     pub(super) fn meet<E>(
         &self,
         at: &K,
-        version: u64,
         most: usize,
         crowded: impl FnOnce(usize) -> E,
-        make: impl FnOnce(Option<&Gate>) -> Result<Gate, E>,
+        make: impl FnOnce() -> Result<Gate, E>,
     ) -> Result<Arc<Gate>, E> {
         let mut known = lock(&self.known);
-        if let Some(gate) = self.used(&mut known, at, version) {
-            return Ok(gate);
+        if let Some(sibling) = known.get_mut(at) {
+            return Ok(sibling.used(self.clock.now()));
         }
-        if known.len() >= most && !known.contains_key(at) && !self.drop_oldest(&mut known) {
+        if known.len() >= most && !drop_oldest(&mut known) {
             return Err(crowded(known.len()));
         }
-        let gate = Arc::new(make(known.get(at).map(|sibling| &*sibling.gate))?);
-        let sibling = Sibling { gate: Arc::clone(&gate), version, used: self.clock.now(), counted: (0, 0) };
-        if let Some(mut before) = known.insert(at.clone(), sibling) {
-            self.add(at, &mut before);
-        }
-        Ok(gate)
+        Ok(self.add(&mut known, at, 0, make()?))
+    }
+
+    /// Returns the counters of the calls to a host or cluster of a configured gate.
+    pub(super) fn counters(&self, metric: &Metric, gate: &str, name: &str) -> CallCounters {
+        let counter = |decision| metric.counter(&[gate, self.labels.value(name), decision]);
+        CallCounters { sent: counter("go"), refused: counter("refuse") }
+    }
+
+    /// Adds a gate of this version, in the place of another version.
+    pub(super) fn put(&self, at: &K, version: u64, gate: Gate) -> Arc<Gate> {
+        self.add(&mut lock(&self.known), at, version, gate)
+    }
+
+    fn add(&self, known: &mut BTreeMap<K, Sibling>, at: &K, version: u64, gate: Gate) -> Arc<Gate> {
+        let gate = Arc::new(gate);
+        known.insert(at.clone(), Sibling { gate: Arc::clone(&gate), version, used: self.clock.now() });
+        gate
     }
 
     /// Returns the gate of this version for a host or cluster, if there is one.
     pub(super) fn find(&self, at: &K, version: u64) -> Option<Arc<Gate>> {
-        self.used(&mut lock(&self.known), at, version)
-    }
-
-    fn used(&self, known: &mut BTreeMap<K, Sibling>, at: &K, version: u64) -> Option<Arc<Gate>> {
+        let mut known = lock(&self.known);
         let sibling = known.get_mut(at).filter(|sibling| sibling.version == version)?;
-        sibling.used = self.clock.now();
-        Some(Arc::clone(&sibling.gate))
+        Some(sibling.used(self.clock.now()))
     }
 
-    /// Drops the idle gate that has not been used for longest. Returns false if no gate is idle.
-    fn drop_oldest(&self, known: &mut BTreeMap<K, Sibling>) -> bool {
-        let idle = known.iter().filter(|(_, sibling)| sibling.is_idle()).min_by_key(|(_, sibling)| sibling.used);
-        let Some(at) = idle.map(|(at, _)| at.clone()) else { return false };
-        if let Some(mut gone) = known.remove(&at) {
-            self.add(&at, &mut gone);
-        }
-        true
+    /// Returns the gate of any version for a host or cluster, if there is one.
+    pub(super) fn of(&self, at: &K) -> Option<Arc<Gate>> {
+        lock(&self.known).get(at).map(|sibling| Arc::clone(&sibling.gate))
     }
 
     /// Drops all idle gates not used for this time.
     pub(super) fn tidy(&self, idle: Duration) {
         let now = self.clock.now();
-        lock(&self.known).retain(|at, sibling| {
-            let goes = now - sibling.used >= idle && sibling.is_idle();
-            if goes {
-                self.add(at, sibling);
-            }
-            !goes
-        });
-    }
-
-    /// Adds the calls since the last time to the metrics; run just before the metrics are read.
-    pub(super) fn sample(&self) {
-        lock(&self.known).iter_mut().for_each(|(at, sibling)| self.add(at, sibling));
-    }
-
-    fn add(&self, at: &K, sibling: &mut Sibling) {
-        let now = sibling.gate.own().tally.counts();
-        for (decision, now, before) in [("go", now.0, sibling.counted.0), ("refuse", now.1, sibling.counted.1)] {
-            (self.count)(at, decision, now.saturating_sub(before));
-        }
-        sibling.counted = now;
+        lock(&self.known).retain(|_, sibling| now - sibling.used < idle || !sibling.is_idle());
     }
 
     /// Returns all gates.
@@ -124,8 +105,21 @@ impl<K: Ord + Clone> Siblings<K> {
 // === impl Sibling ===
 
 impl Sibling {
+    /// Returns the gate, which is used now.
+    fn used(&mut self, now: Moment) -> Arc<Gate> {
+        self.used = now;
+        Arc::clone(&self.gate)
+    }
+
     /// Returns true if no call holds the gate, and it remembers nothing.
     fn is_idle(&self) -> bool {
         Arc::strong_count(&self.gate) == 1 && self.gate.is_quiet()
     }
+}
+
+/// Drops the idle gate that has not been used for longest. Returns false if no gate is idle.
+fn drop_oldest<K: Ord + Clone>(known: &mut BTreeMap<K, Sibling>) -> bool {
+    let idle = known.iter().filter(|(_, sibling)| sibling.is_idle()).min_by_key(|(_, sibling)| sibling.used);
+    let oldest = idle.map(|(at, _)| at.clone());
+    oldest.and_then(|at| known.remove(&at)).is_some()
 }

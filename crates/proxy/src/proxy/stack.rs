@@ -23,6 +23,7 @@ use super::parts::GateParts;
 use super::peer::Peer;
 use super::respond::{self, Responder};
 use super::{forward, guard};
+use crate::clients::ClientRefusal;
 use crate::upstream::Inbound;
 
 /// The response body given to hyper: boxed once per response by `catch-panic`, never per frame.
@@ -42,8 +43,8 @@ pub(crate) type PendingAnswer = Either<Ready<AnswerResult>, Pin<Box<dyn Future<O
 
 /// Answers calls for several gates that share a listener.
 pub(crate) trait Router: Send + Sync {
-    /// Answers a call that the guard let pass; `client` is the name in the client's certificate.
-    fn answer(&self, request: Request<Inbound>, client: Option<&Arc<str>>) -> PendingAnswer;
+    /// Answers a call that the guard of the listener's `own` gate let pass.
+    fn answer(self: Arc<Self>, own: &Arc<GateParts>, call: PendingCall) -> PendingAnswer;
 }
 
 pub(crate) type AnswerResult = Result<Response<Body>, Infallible>;
@@ -57,11 +58,14 @@ pub(crate) fn stack(gate: &Arc<GateParts>, router: Option<&Arc<dyn Router>>, pee
     path(responder, move |request| match guard::turn_away(&gate, &request, peer.local) {
         // Before anything is counted or read: malformed requests cost nothing and teach nothing.
         Some(response) => Either::Left(ready(Ok(response))),
-        None => match &router {
-            Some(router) => router.answer(request, peer.name.as_ref()),
+        None => {
             // Made before the future, which would hold the request beside it.
-            None => Either::Right(answer(Arc::clone(&gate), PendingCall::new(request, peer.name.as_ref()))),
-        },
+            let call = PendingCall::new(request, peer.name.as_ref());
+            match &router {
+                Some(router) => Arc::clone(router).answer(&gate, call),
+                None => Either::Right(answer(Arc::clone(&gate), call, None)),
+            }
+        }
     })
 }
 
@@ -77,18 +81,28 @@ pub(crate) fn path(
         .service(Answerer(Arc::new(enter)))
 }
 
-/// Answers a call that the guard let pass. The call's only allocation as a future is this box.
+/// Authenticates the client of a call, if the gate requires it.
+pub(crate) async fn identify(gate: &GateParts, call: &mut PendingCall) -> Result<(), ClientRefusal> {
+    match &gate.clients {
+        Some(clients) => Box::pin(call.identify(clients)).await,
+        None => Ok(()),
+    }
+}
+
+/// Answers a call that the guard let pass; `known` is the result of [`identify`] if it was called
+/// before. The call's only allocation as a future is this box.
 pub(crate) fn answer(
     gate: Arc<GateParts>,
     mut request: PendingCall,
+    known: Option<Result<(), ClientRefusal>>,
 ) -> Pin<Box<dyn Future<Output = AnswerResult> + Send>> {
     Box::pin(async move {
         // The call keeps the configuration that it came under. Its context outlives everything
         // below: if it is dropped before it is closed, the caller left.
         let config = gate.config.get();
-        let known = match &gate.clients {
-            Some(clients) => Box::pin(request.identify(clients)).await,
-            None => Ok(()),
+        let known = match known {
+            Some(known) => known,
+            None => identify(&gate, &mut request).await,
         };
         if known.is_ok() && config.options.gate.rules.speaks_a_dialect() {
             // Boxed: its room is not every call's.

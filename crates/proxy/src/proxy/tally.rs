@@ -34,8 +34,10 @@ use crate::telemetry::table;
 /// The counters of a gate's calls, for the status page.
 #[derive(Debug)]
 pub(crate) struct Tally {
-    /// The upstream's host, if the gate is one of several made for hosts of the egress listener.
+    /// The host or cluster, if the gate is one of several made for single ones.
     pub(crate) host: Option<Arc<str>>,
+    /// The calls to that host or cluster in the metrics.
+    pub(crate) exported: Option<CallCounters>,
     clock: Clock,
     admitted: AtomicU64,
     refused: AtomicU64,
@@ -54,6 +56,13 @@ pub(crate) struct Tally {
     pub(crate) shadow: Shadow,
     /// The comparison with a candidate's limits, if the gate has a candidate.
     pub(crate) comparison: Mutex<Option<Arc<Comparison>>>,
+}
+
+/// The calls to one host or cluster in the metrics, by decision.
+#[derive(Debug)]
+pub(crate) struct CallCounters {
+    pub(crate) sent: metrics::Counter,
+    pub(crate) refused: metrics::Counter,
 }
 
 /// The number of calls sent without limits during a bypass, as a count and as a metric.
@@ -91,9 +100,10 @@ struct RefusalRow {
 // === impl Tally ===
 
 impl Tally {
-    pub(crate) fn new(gate: &str, host: Option<Arc<str>>, clock: Clock) -> Self {
+    pub(crate) fn new(gate: &str, clock: Clock) -> Self {
         Self {
-            host,
+            host: None,
+            exported: None,
             clock,
             admitted: AtomicU64::new(0),
             refused: AtomicU64::new(0),
@@ -113,11 +123,7 @@ impl Tally {
     /// Counts a call sent upstream.
     pub(crate) fn admitted(&self) {
         self.admitted.fetch_add(1, Relaxed);
-    }
-
-    /// Returns the number of admitted and of refused calls.
-    pub(crate) fn counts(&self) -> (u64, u64) {
-        (self.admitted.load(Relaxed), self.refused.load(Relaxed))
+        self.exported.iter().for_each(|exported| exported.sent.increment(1));
     }
 
     /// Counts a call sent without limits during a bypass.
@@ -142,6 +148,7 @@ impl Tally {
     /// Counts and remembers a call the limiter refused.
     pub(crate) fn refused(&self, class: &str, refusal: &Refusal, call: &ClassifiedCall, by: CallerRow) {
         self.refused.fetch_add(1, Relaxed);
+        self.exported.iter().for_each(|exported| exported.refused.increment(1));
         self.callers.refused(by);
         let at = self.clock.now();
         let name = shortened(call.key_name(None));
@@ -277,7 +284,7 @@ mod tests {
 
     #[tokio::test]
     async fn equal_refusals_are_one_line_and_names_are_left_out_where_they_must_be() {
-        let tally = Tally::new("tallied", None, Clock::start());
+        let tally = Tally::new("tallied", Clock::start());
         let web = "/apis/apps/v1/namespaces/prod/deployments/web";
         for _ in 0..3 {
             refuse(&tally, web, Reason::Backoff);
@@ -301,7 +308,7 @@ mod tests {
 
     #[tokio::test]
     async fn history_is_ten_minutes_of_five_seconds_each() {
-        let tally = Tally::new("tallied", None, Clock::start());
+        let tally = Tally::new("tallied", Clock::start());
         for second in 0..700 {
             tally.admitted();
             tally.second(second % 10);

@@ -40,7 +40,7 @@ impl Gate {
         let mut gate = status::GateStatus {
             name: self.name().to_string(),
             kind: self.section.kind.to_string(),
-            listen: self.listen.clone(),
+            listen: self.section.listen.clone(),
             upstream: self.target.clone(),
             bypass: self.bypass_status(),
             waiting: now.waiting,

@@ -146,7 +146,7 @@ impl EgressListener {
             }
         };
         own_form(&mut request);
-        let answered = stack::answer(Arc::clone(gate.own()), PendingCall::new(request, client));
+        let answered = stack::answer(Arc::clone(gate.own()), PendingCall::new(request, client), None);
         Either::Right(Box::pin(async move {
             let response = answered.await;
             drop(gate); // held until the head has come; its connections show the rest

@@ -18,7 +18,6 @@ use crate::credentials::Proxy;
 use crate::proxy::gate::Gate;
 use crate::proxy::section::Branch;
 use crate::proxy::siblings::Siblings;
-use crate::telemetry::meters::{LabelCap, RESOURCES, as_f64};
 use crate::telemetry::table;
 use crate::upstream::{Dns, Target};
 
@@ -45,13 +44,7 @@ pub(super) struct Way<'a> {
 impl Origins {
     pub(super) fn new(sections: Vec<Arc<Gate>>, via: Option<Proxy>, clock: Clock) -> Self {
         let sections = sections.into_iter().map(|gate| (Arc::clone(gate.name()), gate)).collect();
-        // Bounds the number of hosts used as metric labels.
-        let labels = LabelCap::new(RESOURCES);
-        let known = Siblings::new(clock, move |(section, origin): &(Arc<str>, Origin), decision, more| {
-            let host = origin.host.to_string();
-            table::EGRESS_CALLS.counter(&[section, labels.value(&host), decision]).increment(more);
-        });
-        Self { sections, via, known }
+        Self { sections, via, known: Siblings::new(clock) }
     }
 
     /// Returns the gate of a host and port. If there is none yet, it is made, but at most `most`
@@ -67,7 +60,7 @@ impl Origins {
             );
             EgressRefusal::new(Why::Crowded, "too many hosts are in use at once; raise egress.max_origins")
         };
-        self.known.meet(&at, 0, most, crowded, |_| {
+        self.known.meet(&at, most, crowded, || {
             let section = self.sections.get(way.section);
             let section = section.ok_or_else(|| EgressRefusal::new(Why::Crowded, "the gate is changing; try again"))?;
             let target = self.target(&way.origin, way.scheme.clone(), way.connect_to)?;
@@ -76,6 +69,7 @@ impl Origins {
             let whole = port.map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"));
             let gate = section.sibling(Branch {
                 name: host.into(),
+                calls: self.known.counters(&table::EGRESS_CALLS, way.section, &way.origin.host.to_string()),
                 number: number_of_origin(&whole),
                 point: &|options| {
                     options.target = target.clone();
@@ -106,13 +100,6 @@ impl Origins {
     /// Drops all gates not used for this time.
     pub(super) fn tidy(&self, idle: Duration) {
         self.known.tidy(idle);
-    }
-
-    /// Adds the calls since the last time to the metrics by host; run just before the metrics are
-    /// read.
-    pub(super) fn sample(&self) {
-        table::EGRESS_ORIGINS.gauge(&[]).set(as_f64(self.known.len()));
-        self.known.sample();
     }
 
     /// Returns the gates made from a configured gate, by host and port.

@@ -66,7 +66,7 @@ fn gate(config: &GateConfig) -> TwinGate {
     let clock = Clock::start();
     let limiter = Limiter::new(config.options.gate.policy.clone(), 1, ms(0));
     let driver = Driver::new("twin".into(), limiter, 0, Stores::default(), clock);
-    let gate = TwinGate { driver, tally: Arc::new(Tally::new("twin", None, clock)) };
+    let gate = TwinGate { driver, tally: Arc::new(Tally::new("twin", clock)) };
     gate.compare(config, None, 0);
     gate
 }
