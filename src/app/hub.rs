@@ -10,16 +10,24 @@ use crate::credentials::{self, ListedCluster};
 use crate::proxy::{HubCluster, HubClusters, OpenCluster};
 use crate::spec::{ClusterLimits, Gate, Source};
 
-/// Adds to a prepared gate its clusters, if it has some, each with the limits of the first pattern
-/// that matches its name. What is wrong with a single one is a warning, and the answer to its calls
-/// until its file is corrected.
+/// Adds to a prepared gate its clusters, if it has some. What is wrong with a single one is a
+/// warning, and the answer to its calls until its file is corrected.
 pub(crate) fn add(prepared: &mut PreparedGate, limits: &[ClusterLimits], clock: Clock) -> Result<(), Trouble> {
-    let gate = Arc::new(prepared.options.gate.clone());
-    let Source::Clusters(path) = &gate.upstream else { return Ok(()) };
+    let Some(hub) = clusters(&prepared.options.gate, limits, clock)? else { return Ok(()) };
+    prepared.warnings.extend(warnings(&hub));
+    prepared.hub = Some(hub);
+    Ok(())
+}
+
+/// Reads the clusters of a gate, if it has some, each with the limits of the first pattern that
+/// matches its name.
+pub(super) fn clusters(gate: &Gate, limits: &[ClusterLimits], clock: Clock) -> Result<Option<HubClusters>, Trouble> {
+    let Source::Clusters(path) = &gate.upstream else { return Ok(None) };
     let listed = credentials::clusters(path).map_err(|error| match path.exists() {
         true => Trouble::wrong("clusters", error),
         false => Trouble::Missing(anyhow!(error).context(format!("gates.{}.clusters", gate.name))),
     })?;
+    let gate = Arc::new(gate.clone());
     let own = limits.iter().filter(|limits| *limits.gate.name == *gate.name);
     let limits = own.clone().map(|limits| (Arc::clone(&limits.pattern), limits.gate.clone())).collect();
     let mut hub = HubClusters { limits, ..HubClusters::default() };
@@ -33,12 +41,19 @@ pub(crate) fn add(prepared: &mut PreparedGate, limits: &[ClusterLimits], clock: 
             Ok(Ok(opened)) => Ok(opened),
             Err(error) => Err(error.to_string()),
         };
-        let found = open().map_or_else(|why| vec![format!("cannot be called: {why}")], |opened| opened.warnings);
-        prepared.warnings.extend(found.into_iter().map(|found| format!("cluster {name:?}: {found}")));
         hub.clusters.insert(name, HubCluster::new(version, limits, open));
     }
-    prepared.hub = Some(hub);
-    Ok(())
+    Ok(Some(hub))
+}
+
+/// Reads the files of all clusters, and returns what is wrong or unusual.
+pub(super) fn warnings(hub: &HubClusters) -> Vec<String> {
+    let of = |(name, cluster): (&Arc<str>, &HubCluster)| {
+        let found =
+            cluster.open().map_or_else(|why| vec![format!("cannot be called: {why}")], |opened| opened.warnings);
+        found.into_iter().map(|found| format!("cluster {name:?}: {found}")).collect::<Vec<_>>()
+    };
+    hub.clusters.iter().flat_map(of).collect()
 }
 
 /// Reads the files of a cluster, and prepares the access to it.

@@ -19,6 +19,7 @@ use tokio::signal::unix::Signal;
 use tokio_util::sync::CancellationToken;
 
 use super::failure::Failure;
+use super::hub;
 use super::operations::Operations;
 use super::prepare::{PreparedProcess, call_log};
 use super::reloads::Outcome;
@@ -134,6 +135,7 @@ impl Reloader {
             return;
         }
         let is_again = found == self.judged && !asked;
+        let renews = found.clusters != self.judged.clusters;
         self.judged = found;
         let sources = self.sources.clone();
         let clock = self.clock;
@@ -151,6 +153,9 @@ impl Reloader {
                 keys if keys.is_empty() => self.apply(prepared, calls).await,
                 keys => self.refuse(Outcome::RestartNeeded, keys),
             },
+        }
+        if renews && !self.operations.reloads.last_was_good() {
+            self.renew_clusters().await;
         }
     }
 
@@ -188,6 +193,27 @@ impl Reloader {
             }
         }
         self.operations.reloads.record(outcome, reasons);
+    }
+
+    /// Reads the clusters of the gates again, under the settings in force: what is wrong with new
+    /// settings need not concern the clusters.
+    async fn renew_clusters(&self) {
+        for (name, hub) in &self.operations.hubs {
+            let settings = self.running.gates.get(name).cloned();
+            let limits = self.running.clusters.clone();
+            let clock = self.clock;
+            let read = tokio::task::spawn_blocking(move || {
+                let clusters = hub::clusters(&settings?, &limits, clock).ok().flatten()?;
+                Some((hub::warnings(&clusters), clusters))
+            });
+            // What else is wrong is among the problems of the configuration.
+            let Ok(Some((warnings, clusters))) = read.await else { continue };
+            for warning in warnings {
+                tracing::warn!("{name}: {warning}");
+            }
+            hub.adopt(clusters);
+            tracing::info!(gate = &**name, "the clusters are as their files say, all else is as before");
+        }
     }
 
     /// Applies a valid configuration. No step of this can fail.

@@ -65,6 +65,34 @@ async fn a_folder_of_clusters_is_followed_without_a_restart() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn clusters_come_and_go_whatever_else_is_wrong() {
+    let (api, port, folder) = (echo("api").await, free_port(), tempfile::tempdir().expect("a folder"));
+    fs::write(folder.path().join("a"), kubeconfig(api.address, "x")).expect("it can be written");
+    let right = hub(port, folder.path(), "");
+    let (_config, path) = config(&right);
+    tokio::task::spawn_blocking(move || {
+        let mut gate = running(&path);
+        for (more, said) in [("colour = \"blue\"\n", "is invalid"), ("shadow = true\n", "needs a restart")] {
+            fs::write(&path, format!("{right}{more}")).expect("it can be written");
+            gate.signal("-HUP");
+            gate.line(said);
+            let comes = folder.path().join("comes");
+            fs::write(&comes, kubeconfig(api.address, "comes")).expect("it can be written");
+            gate.signal("-HUP");
+            gate.line("the clusters are as their files say");
+            assert!(get(port, "/c/comes/api").ends_with("api /api Bearer comes"));
+            fs::remove_file(&comes).expect("it can be removed");
+            gate.signal("-HUP");
+            gate.line("the clusters are as their files say");
+            assert!(get(port, "/c/comes/api").contains("there is no cluster"));
+            assert!(get(port, "/c/a/api").ends_with("api /api Bearer x"));
+        }
+    })
+    .await
+    .expect("no panic");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_cluster_that_comes_and_goes_a_hundred_times_fails_no_call() {
     let (api, port, folder) = (echo("api").await, free_port(), tempfile::tempdir().expect("a folder"));
     fs::write(folder.path().join("stays"), kubeconfig(api.address, "x")).expect("it can be written");
