@@ -194,6 +194,11 @@ pub(super) struct Traffic {
 // === impl Traffic ===
 
 impl Traffic {
+    /// Forgets the last second if it is over.
+    pub(super) fn forget(&mut self, now: Moment) {
+        self.peak.forget(now);
+    }
+
     /// Counts a call. Returns the number of calls in the second before it.
     pub(super) fn count(&mut self, at: Moment, cost: u16) -> usize {
         self.calls += 1;

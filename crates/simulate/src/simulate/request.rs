@@ -43,7 +43,7 @@ pub(super) struct ReadRequest {
 #[derive(Debug)]
 pub(super) struct RequestReader {
     salt: Salt,
-    /// The requests read so far, by their hashes.
+    /// Requests read before, by their hashes.
     known: HashMap<u64, ReadRequest>,
 }
 
@@ -125,6 +125,9 @@ impl RequestReader {
             let group = classified.group;
             ReadRequest { class, group, key, classified: Rc::new(classified), flow_name }
         };
+        if self.known.len() >= MOST_KNOWN {
+            self.known.clear();
+        }
         self.known.entry(self.salt.hash_one(request)).or_insert_with(read).clone()
     }
 }
@@ -168,7 +171,26 @@ impl ReadRequest {
     }
 }
 
+/// The most requests to remember.
+const MOST_KNOWN: usize = 1 << 14;
 /// A response without any information for the limiter.
 pub(super) const NOTHING: Answer = Answer::new(Outcome::Abandoned, None);
 /// A header of responses by API priority and fairness.
 const FLOW_SCHEMA: HeaderName = HeaderName::from_static("x-kubernetes-pf-flowschema-uid");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_bounded_whatever_is_requested() {
+        let limits = crate::simulate::usual();
+        let mut reader = RequestReader::new();
+        for number in 0..=MOST_KNOWN {
+            let namespace = number.to_string();
+            let request = Request { namespace: &namespace, resource: "pods", ..Request::default() };
+            reader.read(&request, &limits.gate);
+        }
+        assert_eq!(reader.known.len(), 1);
+    }
+}

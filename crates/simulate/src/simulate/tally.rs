@@ -125,6 +125,13 @@ impl Peak {
         self.most = self.most.max(self.second.len());
         self.second.len()
     }
+
+    /// Forgets the last second if it is over.
+    pub(super) fn forget(&mut self, now: Moment) {
+        if self.second.back().is_some_and(|last| now.since(*last) >= Duration::from_secs(1)) {
+            self.second = VecDeque::new();
+        }
+    }
 }
 
 // === impl LeaseRow ===

@@ -140,6 +140,9 @@ impl Callers {
 
     fn in_its_second(&mut self, at: Moment, caller: usize, lists: bool) {
         let number = at.since_start().as_secs();
+        if number / 60 != self.second.number / 60 {
+            self.totals.iter_mut().for_each(|totals| totals.traffic.forget(at));
+        }
         if number != self.second.number {
             let ended = std::mem::replace(&mut self.second, Second { number, ..Second::default() });
             if ended.calls > self.worst.calls {

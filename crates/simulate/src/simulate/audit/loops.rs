@@ -55,7 +55,7 @@ impl Loops {
         if self.minute != minute {
             self.minute = minute;
             self.ended.extend(self.detector.tick(record.at));
-            self.ended.truncate(MOST);
+            self.ended.truncate(MOST_ENDED);
         }
     }
 
@@ -103,3 +103,5 @@ fn names(record: &Record, caller: &str) -> CallNames {
 const PROOF: Proof = Proof { calls: 10, lasts: Duration::ZERO, flood_lasts: Duration::ZERO };
 /// The most objects to know.
 const MOST: usize = 30_000;
+/// The most loops to keep that ended before the log.
+const MOST_ENDED: usize = 5000;

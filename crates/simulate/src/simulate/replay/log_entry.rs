@@ -3,6 +3,7 @@
 
 mod document;
 
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -11,6 +12,7 @@ use serde::Deserialize;
 use crate::api::{Key, Verb};
 use crate::hot::Content;
 use crate::limit::Reason;
+use crate::status::text::cut;
 
 /// A line of the call log.
 #[derive(Debug, Default, Deserialize)]
@@ -165,6 +167,20 @@ impl Contents {
     }
 }
 
+/// Returns a name that takes little memory, whatever a caller sends as one: a long one has a hash in
+/// place of its end.
+pub(super) fn shortened(name: String) -> String {
+    if name.len() <= LONGEST_NAME {
+        return name;
+    }
+    let mut hasher = DefaultHasher::new();
+    name.hash(&mut hasher);
+    format!("{}{:016x}", cut(&name, KEPT, '~'), hasher.finish())
+}
+
+/// The longest name to keep as it is, in bytes, and what is kept of others, in characters.
+const LONGEST_NAME: usize = 256;
+const KEPT: usize = 64;
 /// The beginning of a line of a gate's call log.
 const FIRST_FIELD: &[u8] = b"{\"arrived_ns\":";
 const UNKNOWN: &str = "JSON of an unknown kind";

@@ -9,7 +9,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::rc::Rc;
 use std::time::Duration;
 
-use super::log_entry::{CallEnd, Contents, Hashes, LogEntry, ObjectFacts};
+use super::log_entry::{CallEnd, Contents, Hashes, LogEntry, ObjectFacts, shortened};
 use super::pieces::{Piece, Pieces};
 use super::{RecordedLog, ReplayError};
 use crate::agenda::Agenda;
@@ -162,7 +162,9 @@ impl LogReader {
             self.selection.gate.clone_from(&entry.gate);
         }
         if entry.gate != self.selection.gate && !entry.gate.is_empty() {
-            *self.counts.other_gates.entry(entry.gate).or_insert(0) += 1;
+            let others = &mut self.counts.other_gates;
+            let has_room = others.len() < MOST_GATES;
+            *others.entry(if has_room { shortened(entry.gate) } else { OTHERS.to_owned() }).or_insert(0) += 1;
             return;
         }
         let at = self.arrival(&entry);
@@ -214,7 +216,8 @@ impl LogReader {
         let start = entry.wall_ms.saturating_sub(entry.arrived_ns / NANOS_PER_MILLI);
         let known = self.starts.iter().copied().find(|known| known.abs_diff(start) < SAME_START);
         let start = known.unwrap_or_else(|| {
-            self.starts.push(start);
+            self.starts.truncate(MOST_STARTS);
+            self.starts.insert(0, start);
             start
         });
         Moment::from_nanos(start.saturating_mul(NANOS_PER_MILLI).saturating_add(entry.decided_ns()))
@@ -222,15 +225,16 @@ impl LogReader {
 
     /// Returns the request of an entry, shared with equal ones.
     fn request(&mut self, entry: LogEntry) -> Rc<RecordedRequest> {
+        let name = |name: Option<String>| shortened(name.unwrap_or_default());
         let request = RecordedRequest {
             verb: entry.verb(),
-            class: entry.class,
-            group: entry.group.unwrap_or_default(),
-            resource: entry.resource.unwrap_or_default(),
-            subresource: entry.subresource.unwrap_or_default(),
-            namespace: entry.namespace.unwrap_or_default(),
-            user_agent: entry.user_agent.unwrap_or_default(),
-            client: entry.client.unwrap_or_default(),
+            class: shortened(entry.class),
+            group: name(entry.group),
+            resource: name(entry.resource),
+            subresource: name(entry.subresource),
+            namespace: name(entry.namespace),
+            user_agent: name(entry.user_agent),
+            client: name(entry.client),
             long_running: entry.long_running.unwrap_or_default(),
             dry_run: entry.dry_run.unwrap_or_default(),
         };
@@ -258,6 +262,11 @@ pub fn first_call(input: impl Read) -> Option<Duration> {
 const FIRST_BYTES: u64 = 1 << 20;
 /// The most calls to buffer for sorting: a minute of a busy gate, some 32 MiB.
 const HELD: usize = 1 << 16;
+/// The most processes to know at once, and the most gates with counts of their own.
+const MOST_STARTS: usize = 1000;
+const MOST_GATES: usize = 100;
+/// The name of all further gates together.
+const OTHERS: &str = "others";
 /// The most different requests to know at once.
 const MOST_REQUESTS: usize = 1 << 14;
 /// The most unreadable lines to name.
@@ -315,6 +324,29 @@ mod tests {
         let older = format!("{}{}", line(50_000, 150_000, "g"), line(55_000, 155_001, "g"));
         let (arrivals, counts) = read(&[&newer, &older]);
         assert_eq!((&arrivals[..], counts.length), (&[0, 5000, 11_000, 13_000][..], Duration::from_secs(13)));
+    }
+
+    #[test]
+    fn memory_is_bounded_whatever_processes_gates_and_names_there_are() {
+        let long = "\u{fc}".repeat(1000);
+        let names = format!(r#""verb":"get","client":"{long}","user_agent":"{long}","namespace":"{long}""#);
+        let more = 2 * MOST_STARTS as u64;
+        let text: String = (0..more).map(|n| line(0, n * 10_000, "g") + &line(0, 0, &format!("{n}{long}"))).collect();
+        let mut reader = LogReader::new(&LogSelection { gate: "g".to_owned(), caller: None });
+        let mut lengths = Vec::new();
+        let mut each = |record: &Record| {
+            let RecordedRequest { client, user_agent, namespace, .. } = &*record.request;
+            lengths.extend([client, user_agent, namespace].map(|name| name.len()));
+        };
+        reader.file("calls.jsonl", &mut text.replace(r#""verb":"get""#, &names).as_bytes(), &mut each);
+        reader.pass_on(0, &mut each);
+        assert!(reader.starts.len() <= MOST_STARTS + 1 && reader.counts.other_gates.len() <= MOST_GATES + 1);
+        assert_eq!(reader.counts.other_gates.values().sum::<u64>(), more, "all are counted");
+        assert_eq!(
+            (lengths.len(), lengths.iter().max()),
+            (6 * MOST_STARTS, Some(&(63 * 2 + 1 + 16))),
+            "some characters and a hash"
+        );
     }
 
     #[test]

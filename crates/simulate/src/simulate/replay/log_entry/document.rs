@@ -20,7 +20,7 @@ use serde_json::value::RawValue;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-use super::{Contents, LogEntry, ObjectFacts};
+use super::{Contents, LogEntry, ObjectFacts, shortened};
 use crate::api::signals::is_throttling;
 use crate::hot::Content;
 
@@ -164,11 +164,14 @@ impl Document<'_> {
         let facet = kinds.iter().position(|verbs| verbs.contains(&*self.verb)).unwrap_or(kinds.len());
         let answer = self.response_object.and_then(|answer| serde_json::from_str::<Answer>(answer.get()).ok());
         let object = ObjectFacts {
-            name: name.into(),
+            name: shortened(name).into(),
             content: Content {
                 base: version(&resource_version),
                 version: answer.and_then(|answer| version(&answer.metadata.resource_version)),
-                body: self.request_object.and_then(|object| body(serde_json::from_str(object.get()).ok()?)),
+                body: self
+                    .request_object
+                    .filter(|object| object.get().len() <= LARGEST)
+                    .and_then(|object| body(serde_json::from_str(object.get()).ok()?)),
             },
         };
         Ok(Contents::call(LogEntry {
@@ -288,6 +291,8 @@ fn hash(value: &(impl Hash + ?Sized)) -> u64 {
     hasher.finish()
 }
 
+/// The largest object to compare, in bytes: its values take up to 32 times as much memory.
+const LARGEST: usize = 1 << 20;
 /// An event is at most in a message in a list in a message.
 const MOST_NESTED: u8 = 2;
 const NO_TIME: &str = "expected a time such as 2026-11-27T10:00:00Z";
