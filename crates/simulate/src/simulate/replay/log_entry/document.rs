@@ -12,6 +12,7 @@
 //! CloudTrail's fields:
 //! <https://docs.aws.amazon.com/awscloudtrail/latest/userguide/cloudtrail-event-reference-record-contents.html>.
 
+use std::borrow::Cow;
 use std::hash::{DefaultHasher, Hash, Hasher as _};
 
 use serde::Deserialize;
@@ -30,6 +31,8 @@ use crate::hot::Content;
 struct Document<'a> {
     stage: String,
     verb: String,
+    #[serde(borrow, rename = "requestURI")]
+    request_uri: Cow<'a, str>,
     user: User,
     user_agent: Option<String>,
     object_ref: ObjectRef,
@@ -187,6 +190,7 @@ impl Document<'_> {
             user_agent: self.user_agent.unwrap_or_default().split_whitespace().next().map(str::to_owned),
             client: Some(self.user.username),
             long_running: Some(self.verb == "watch"),
+            dry_run: Some(self.request_uri.contains("dryRun=")),
             verb: self.verb,
             sent_ns: Some(at),
             upstream_ns: Some(answered.saturating_sub(at)),

@@ -86,6 +86,8 @@ fn the_answer_of_an_audit_event_is_a_call() {
         assert!(entry.is_of(caller), "{caller}");
     }
     assert!(!entry.is_of("another") && entry.hashes().key.is_some());
+    let dry = event("ResponseComplete", "update").replace("deployments/web\"", "deployments/web?dryRun=All\"");
+    assert_eq!((entry.dry_run, call(&dry).dry_run), (Some(false), Some(true)), "GitOps asks so what a write would do");
 }
 
 #[test]
