@@ -22,7 +22,7 @@ mod written;
 #[cfg(test)]
 mod tests;
 
-pub use self::body::digest;
+pub use self::body::{digest, is_time};
 pub use self::detector::Detector;
 pub use self::found::{FoundLoop, HotCaller, LoopKind, News};
 pub use self::loops::{Loops, in_direction};

@@ -2,14 +2,14 @@
 //!
 //! A write changed nothing if its answer has the version that the object had before. A log without
 //! answers says it as well: the API takes a write only if it is based on the object's version, so
-//! of two writes with one base the first changed nothing. Bodies show a write of the same body, or
-//! of the body before the last.
+//! of two writes with one base the first changed nothing. Bodies show a write that repeats the last
+//! one, times aside, or the one before it.
 
 use std::collections::BTreeMap;
 
 use super::denied::{DenialRuns, QUIET, is_denial};
 use super::found::{FoundLoop, LoopKind, News};
-use super::repeats::{Proof, Repeats};
+use super::repeats::{Effect, Proof, Repeats};
 use super::seen::{Act, CallNames, ObjectCall};
 use super::written::WrittenObject;
 use crate::moment::Moment;
@@ -61,7 +61,8 @@ impl Detector {
                 let new = || Collection { act: call.act, calls: Repeats::new(call, names().of_all()) };
                 if let Some(collection) = place(&mut self.collections, id, self.most / 4, new) {
                     let vain = if call.act == Act::Delete { 404 } else { 409 };
-                    collection.calls.count(call.at, Some(call.status == vain));
+                    let effect = if call.status == vain { Effect::Nothing } else { Effect::Change };
+                    collection.calls.count(call.at, Some(effect));
                 }
             }
             Act::Write if call.is_named() && (200..300).contains(&call.status) => {

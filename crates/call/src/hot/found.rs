@@ -10,7 +10,7 @@ words! {
     /// The kind of a loop.
     #[derive(Default)]
     pub enum LoopKind {
-        /// Most writes of one object change nothing.
+        /// Most writes of one object change nothing, or repeat an earlier one.
         Unchanged = "unchanged",
         /// One object is called too often, and as far as it is known most writes change it.
         #[default]
@@ -53,6 +53,8 @@ pub struct FoundLoop {
     pub last: Moment,
     /// The number of calls in vain.
     pub in_vain: u64,
+    /// The number of those that changed nothing.
+    pub unchanged: u64,
     /// The number of calls known to be in vain or not.
     pub judged: u64,
     /// The status of refused calls.
@@ -157,7 +159,14 @@ impl FoundLoop {
         }
         let percent = self.in_vain * 100 / self.judged.max(1);
         text += &match self.kind {
-            LoopKind::Unchanged | LoopKind::Spread => format!("; {percent}% of the writes changed nothing"),
+            LoopKind::Unchanged | LoopKind::Spread => {
+                let what = match self.unchanged {
+                    0 => "repeated an earlier one, times aside",
+                    unchanged if unchanged < self.in_vain => "changed nothing or repeated an earlier one, times aside",
+                    _ => "changed nothing",
+                };
+                format!("; {percent}% of the writes {what}")
+            }
             LoopKind::AlreadyThere => format!("; {percent}% of the creates got 409: the object is there"),
             LoopKind::AlreadyGone => format!("; {percent}% of the deletes got 404: the object is gone"),
             LoopKind::EventFlood => ", many more than by others".to_owned(),

@@ -26,9 +26,11 @@ pub(super) struct Repeats {
     pub(super) kind: u64,
     names: CallNames,
     pub(super) calls: u64,
-    /// The number of calls known to be in vain or not.
+    /// The number of calls with a known effect.
     judged: u64,
     in_vain: u64,
+    /// The number of calls that changed nothing.
+    unchanged: u64,
     /// The moment of the first call.
     since: Moment,
     /// The moment since which calls are counted.
@@ -40,6 +42,15 @@ pub(super) struct Repeats {
     most_in_a_minute: u64,
 }
 
+/// The effect of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Effect {
+    Change,
+    Nothing,
+    /// It sent what an earlier call sent, times aside.
+    Repeated,
+}
+
 // === impl Repeats ===
 
 impl Repeats {
@@ -48,11 +59,12 @@ impl Repeats {
         Self { caller, kind, names, since: at, from: at, last: at, ..Self::default() }
     }
 
-    /// Counts a call. `in_vain` is absent if it is unknown.
-    pub(super) fn count(&mut self, at: Moment, in_vain: Option<bool>) {
+    /// Counts a call.
+    pub(super) fn count(&mut self, at: Moment, effect: Option<Effect>) {
         self.calls += 1;
-        self.judged += u64::from(in_vain.is_some());
-        self.in_vain += u64::from(in_vain == Some(true));
+        self.judged += u64::from(effect.is_some());
+        self.in_vain += u64::from(effect.is_some_and(|effect| effect != Effect::Change));
+        self.unchanged += u64::from(effect == Some(Effect::Nothing));
         self.last = self.last.max(at);
         self.in_minute = if minute(at) == self.minute { self.in_minute + 1 } else { 1 };
         self.minute = minute(at);
@@ -93,7 +105,7 @@ impl Repeats {
         let is_old = now - self.from > Duration::from_secs(2 * HOUR);
         if is_old {
             self.from += (now - self.from) / 2;
-            [&mut self.calls, &mut self.judged, &mut self.in_vain]
+            [&mut self.calls, &mut self.judged, &mut self.in_vain, &mut self.unchanged]
                 .into_iter()
                 .for_each(|count| *count = count.div_ceil(2));
         }
@@ -116,6 +128,7 @@ impl Repeats {
             since: self.since,
             last: self.last,
             in_vain: self.in_vain,
+            unchanged: self.unchanged,
             judged: self.judged,
             ..FoundLoop::of(id, kind, self.names.clone(), self.calls)
         }
@@ -129,6 +142,7 @@ impl Repeats {
             calls: sum.calls + one.calls,
             judged: sum.judged + one.judged,
             in_vain: sum.in_vain + one.in_vain,
+            unchanged: sum.unchanged + one.unchanged,
             since: sum.since.min(one.since),
             from: sum.from.min(one.from),
             last: sum.last.max(one.last),

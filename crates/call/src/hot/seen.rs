@@ -41,6 +41,8 @@ pub struct Content {
     pub version: Option<u64>,
     /// The object that was sent, without its version.
     pub body: Option<u64>,
+    /// The same without times.
+    pub timeless: Option<u64>,
 }
 
 /// What a call does to its object.

@@ -108,7 +108,7 @@ fn seen(call: &Call, at: Moment) -> ObjectCall {
         caller: call.caller.len() as u64,
         status: call.status,
         is_upstreams: true,
-        content: Content { body: call.body, version: call.version, base: None },
+        content: Content { body: call.body, version: call.version, ..Content::default() },
         ..ObjectCall::default()
     }
 }

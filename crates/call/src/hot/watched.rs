@@ -127,6 +127,7 @@ impl WatchedObject {
             since: self.first,
             last: self.last,
             in_vain: judged.map_or(0, |found| found.in_vain),
+            unchanged: judged.map_or(0, |found| found.unchanged),
             judged: judged.map_or(0, |found| found.judged),
             fast: Some(self.counts.clone()),
             ..FoundLoop::of(self.id, kind, self.names.clone(), self.counts.all)

@@ -2,7 +2,7 @@
 
 use super::denied::QUIET;
 use super::found::{FoundLoop, LoopKind};
-use super::repeats::{Proof, Repeats};
+use super::repeats::{Effect, Proof, Repeats};
 use super::seen::{CallNames, Content, ObjectCall};
 use crate::moment::Moment;
 
@@ -35,7 +35,7 @@ impl WrittenObject {
     /// Counts a write accepted by the API. Returns true if it is the first of a writer, of which there
     /// may be more only if `has_room`.
     pub(super) fn count(&mut self, call: &ObjectCall, names: &dyn Fn() -> CallNames, has_room: bool) -> bool {
-        let in_vain = self.judge(&call.content, call.caller);
+        let effect = self.judge(&call.content, call.caller);
         let known = self.writers.iter().position(|writer| writer.writes.caller == call.caller);
         let is_new = known.is_none() && (self.writers.is_empty() || has_room && self.writers.len() < MOST_WRITERS);
         if is_new {
@@ -44,7 +44,7 @@ impl WrittenObject {
         // The last of all, if it is new.
         let index = known.or_else(|| self.writers.len().checked_sub(1).filter(|_| is_new));
         if let Some(writer) = index.and_then(|index| self.writers.get_mut(index)) {
-            writer.count(call, in_vain, self.last_writer.is_some_and(|last| last != call.caller));
+            writer.count(call, effect, self.last_writer.is_some_and(|last| last != call.caller));
         }
         self.last_writer = Some(call.caller);
         self.before = self.last.body;
@@ -88,16 +88,20 @@ impl WrittenObject {
         }
     }
 
-    /// Returns true if a write changed nothing, or undid its writer's last one; `None` if that is
-    /// unknown.
-    fn judge(&self, write: &Content, caller: u64) -> Option<bool> {
+    /// Returns the effect of a write; `None` if it is unknown. Only versions prove that nothing changed:
+    /// others may have changed the object between two writes of one body.
+    fn judge(&self, write: &Content, caller: u64) -> Option<Effect> {
         let are_equal = |one: Option<u64>, other: Option<u64>| Some(one? == other?);
         let is_own = self.last_writer == Some(caller);
-        let is_undone = are_equal(write.body, self.before) == Some(true);
-        are_equal(write.version, self.last.version)
-            .or_else(|| are_equal(write.base, self.last.base).filter(|_| is_own))
-            .or_else(|| are_equal(write.body, self.last.body))
-            .map(|is_same| is_same || is_own && is_undone)
+        let is_same = are_equal(write.version, self.last.version)
+            .or_else(|| are_equal(write.base, self.last.base).filter(|_| is_own));
+        let is_again = are_equal(write.timeless, self.last.timeless);
+        let is_undone = is_own && are_equal(write.body, self.before) == Some(true);
+        match is_same.or(is_again)? {
+            _ if is_same == Some(true) => Some(Effect::Nothing),
+            _ if is_again == Some(true) || is_undone => Some(Effect::Repeated),
+            _ => Some(Effect::Change),
+        }
     }
 
     /// Returns the loop of two callers writing the object in turn, if there is one.
@@ -122,7 +126,7 @@ impl WrittenObject {
 // === impl Writer ===
 
 impl Writer {
-    fn count(&mut self, call: &ObjectCall, in_vain: Option<bool>, is_turn: bool) {
+    fn count(&mut self, call: &ObjectCall, effect: Option<Effect>, is_turn: bool) {
         let body = call.content.body;
         self.turns += u64::from(is_turn);
         if let Some(body) = body.filter(|_| is_turn) {
@@ -130,7 +134,7 @@ impl Writer {
             self.again += u64::from(self.body == Some(body));
         }
         self.body = body.or(self.body);
-        self.writes.count(call.at, in_vain);
+        self.writes.count(call.at, effect);
     }
 }
 

@@ -196,8 +196,8 @@ impl SentCall<'_> {
     fn look_at_body(&mut self, status: StatusCode) {
         if let Some(kept) = self.compared.take() {
             let body = kept.bytes().concat();
-            let digest = if kept.is_whole() { hot::digest(&body, &self.gate.hasher) } else { None };
-            self.context.digested(digest);
+            let content = if kept.is_whole() { hot::digest(&body, &self.gate.hasher) } else { hot::Content::default() };
+            self.context.digested(content);
         }
         if self.context.made_nothing(status)
             && let Some(kept) = &self.kept

@@ -66,8 +66,27 @@ fn of_100_000_writes_none_is_falsely_called_in_vain() {
         for found in found {
             let really = in_vain[&*found.names.object];
             assert!(if is_alone { found.in_vain == really } else { found.in_vain <= really }, "{really}: {found:?}");
-            assert!(found.in_vain * 10 >= really * 7, "{really}: {found:?}");
+            assert!(found.in_vain * 10 >= really * 7 && found.unchanged == found.in_vain, "{really}: {found:?}");
         }
+    }
+}
+
+/// Others may have changed the object, scaled it, or deleted and made it again.
+#[test]
+fn a_body_sent_again_does_not_prove_that_nothing_changed() {
+    let proof = Proof { calls: 10, lasts: Duration::ZERO, flood_lasts: Duration::ZERO };
+    for (has_version, has_base) in [(false, false), (true, false), (false, true)] {
+        let mut detector = Detector::new(proof, 8);
+        for number in 0..100 {
+            let [version, base] = [has_version, has_base].map(|is_known| is_known.then_some(number));
+            let content = Content { version, base, body: Some(7), timeless: Some(7) };
+            let call = ObjectCall { content, ..write(1, number, Moment::from_millis(number * 1000)) };
+            detector.count(&call, &|| names(1));
+        }
+        let found = &detector.found()[0];
+        assert_eq!((found.in_vain, found.judged, found.unchanged), (99, 99, 0));
+        let says = found.says(true);
+        assert!(says.ends_with("; 100% of the writes repeated an earlier one, times aside"), "{says}");
     }
 }
 

@@ -131,6 +131,7 @@ pub fn json(found: &Audit) -> Value {
             "within": found.within.as_secs_f64(),
             "judged": found.judged,
             "in_vain": found.in_vain,
+            "unchanged": found.unchanged,
             "status": found.status,
         })
     };

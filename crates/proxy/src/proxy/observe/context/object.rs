@@ -19,8 +19,8 @@ use crate::proxy::tally::{Tally, shortened};
 /// What was found in the body of a call, if its object is called too often or could not be created.
 #[derive(Debug, Default)]
 pub(super) struct BodyFindings {
-    /// The salted digest of the body, to see whether the same body is sent again.
-    digest: Option<u64>,
+    /// The salted digests of the body, to see whether the same body is sent again.
+    content: Content,
     /// The key and the name of the object the call failed to create.
     made: Option<(Key, String)>,
     /// True if the call is judged once its answer was read.
@@ -76,9 +76,9 @@ impl CallContext {
         Some(WriteAnswer { tally, call, names, beginning: Vec::new() })
     }
 
-    /// Records the digest of the body.
-    pub(crate) fn digested(&mut self, digest: Option<u64>) {
-        self.looked.get_or_insert_default().digest = digest;
+    /// Records the digests of the body.
+    pub(crate) fn digested(&mut self, content: Content) {
+        self.looked.get_or_insert_default().content = content;
     }
 
     /// Returns true if the call failed (with a 4xx) to create an object named only in its body.
@@ -150,7 +150,7 @@ impl CallContext {
                 | Reason::QueueFull
                 | Reason::Slot => RefusalKind::Other,
             }),
-            content: Content { body: self.looked.as_ref().and_then(|looked| looked.digest), ..Content::default() },
+            content: self.looked.as_ref().map(|looked| looked.content).unwrap_or_default(),
         }
     }
 

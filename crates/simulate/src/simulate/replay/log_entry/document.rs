@@ -23,7 +23,7 @@ use time::format_description::well_known::Rfc3339;
 
 use super::{Contents, LogEntry, ObjectFacts, shortened};
 use crate::api::signals::is_throttling;
-use crate::hot::Content;
+use crate::hot::{Content, is_time};
 
 /// The fields of all kinds of documents.
 #[derive(Default, Deserialize)]
@@ -166,15 +166,14 @@ impl Document<'_> {
         let kinds = ["get list watch", "deletecollection"];
         let facet = kinds.iter().position(|verbs| verbs.contains(&*self.verb)).unwrap_or(kinds.len());
         let answer = self.response_object.and_then(|answer| serde_json::from_str::<Answer>(answer.get()).ok());
+        let sent = self.request_object.map(RawValue::get).filter(|object| object.len() <= LARGEST);
+        let sent = sent.and_then(|object| body(serde_json::from_str(object).ok()?));
         let object = ObjectFacts {
             name: shortened(name).into(),
             content: Content {
                 base: version(&resource_version),
                 version: answer.and_then(|answer| version(&answer.metadata.resource_version)),
-                body: self
-                    .request_object
-                    .filter(|object| object.get().len() <= LARGEST)
-                    .and_then(|object| body(serde_json::from_str(object.get()).ok()?)),
+                ..sent.unwrap_or_default()
             },
         };
         Ok(Contents::call(LogEntry {
@@ -275,14 +274,25 @@ fn nanos(text: &str) -> Result<u64, String> {
     time.and_then(|time| u64::try_from(time.unix_timestamp_nanos()).ok()).ok_or_else(|| NO_TIME.to_owned())
 }
 
-/// Returns the hash of a written object. Its version and the record of its fields' owners differ
+/// Returns the hashes of a written object. Its version and the record of its fields' owners differ
 /// from write to write.
-fn body(mut object: Value) -> Option<u64> {
+fn body(mut object: Value) -> Option<Content> {
     let metadata = object.get_mut("metadata").and_then(Value::as_object_mut);
     metadata.into_iter().for_each(|metadata| {
         ["resourceVersion", "managedFields"].iter().for_each(|field| drop(metadata.remove(*field)))
     });
-    (!object.is_null()).then(|| hash(&object))
+    let body = (!object.is_null()).then(|| hash(&object))?;
+    clear_times(&mut object);
+    Some(Content { body: Some(body), timeless: Some(hash(&object)), ..Content::default() })
+}
+
+fn clear_times(value: &mut Value) {
+    match value {
+        Value::String(text) if is_time(text.as_bytes()) => text.clear(),
+        Value::Array(values) => values.iter_mut().for_each(clear_times),
+        Value::Object(fields) => fields.values_mut().for_each(clear_times),
+        _ => {}
+    }
 }
 
 fn version(text: &str) -> Option<u64> {
