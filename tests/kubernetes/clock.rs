@@ -1,33 +1,25 @@
 //! The wall clock jumps, with libfaketime under the gate alone: a day ahead, then two days back.
 //! The gate uses monotonic time, so no limit may notice.
 
-use std::fs;
 use std::time::Duration;
 
 use crate::support::audit::worst_excess;
 use crate::support::control_plane::ControlPlane;
+use crate::support::fake_clock::FakeClock;
 use crate::support::gate::{Gate, Way};
 use crate::support::programs::Program;
-use crate::support::{installed, say, turn};
+use crate::support::{say, turn};
 
 #[test]
 fn a_wall_clock_that_jumps_moves_no_limit_and_fails_no_call() {
     let test = "a_wall_clock_that_jumps_moves_no_limit_and_fails_no_call";
     let Some(plane) = ControlPlane::shared(test) else { return };
-    let Some(library) = installed::or_skip(test, installed::faketime()) else { return };
+    let Some(clock) = FakeClock::or_skip(test) else { return };
     let _turn = turn::light();
     plane.namespace("jumping");
-    let folder = tempfile::tempdir().expect("a folder");
-    let clock = folder.path().join("clock");
-    let set = |offset: &str| {
-        let beside = folder.path().join("beside");
-        fs::write(&beside, offset).expect("the folder is ours");
-        fs::rename(beside, &clock).expect("the folder is ours");
-    };
-    set("+0");
     let settings = "preset = \"none\"\n[gates.kubernetes.bucket]\nrate = 50.0\nburst = 10\nadapt = \"off\"\n[gates.kubernetes.queue]\nmax_wait = \"30s\"";
     let gate = Gate::start_with(plane, settings, |run| {
-        run.env("LD_PRELOAD", &library).env("FAKETIME_TIMESTAMP_FILE", &clock).env("FAKETIME_NO_CACHE", "1");
+        clock.put_under(run);
         run.env("FAKETIME_DONT_FAKE_MONOTONIC", "1").env("DONT_FAKE_MONOTONIC", "1");
     });
     let user = plane.master();
@@ -36,7 +28,7 @@ fn a_wall_clock_that_jumps_moves_no_limit_and_fails_no_call() {
     let limit = Duration::from_secs(60);
     for (offset, calls) in [("+1d", 150), ("-1d", 300), ("+0", 450)] {
         herd.wait_events("get", calls, limit);
-        set(offset);
+        clock.set(offset);
     }
     let lines = herd.finish(limit);
     let errors = lines.last().expect("it reports when it is done").number("errors");

@@ -1,6 +1,12 @@
 //! Loops of real operators before a real API server: each is named within a minute, with the right
 //! words, beside two hundred healthy objects; and where it is enforced, slow.
 
+mod at_rest;
+mod judged;
+mod operator;
+mod planted;
+
+use std::path::Path;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -38,25 +44,32 @@ fn reader(plane: &ControlPlane, namespace: &str) -> User {
     User { name: format!("system:serviceaccount:{namespace}:reader"), token: token.trim().to_owned() }
 }
 
-/// The hot objects of a gate, in words.
-fn named(gate: &Gate) -> Vec<String> {
-    let status = gate.status();
-    let hot = status.pointer("/gates/0/hot").and_then(Value::as_array).cloned().unwrap_or_default();
-    let text = |hot: &Value, field: &str| hot[field].as_str().unwrap_or_default().to_owned();
-    hot.iter().map(|hot| format!("{}: {}", text(hot, "object"), text(hot, "says"))).collect()
+/// The hot objects of a gate.
+fn hot(gate: &Gate) -> Vec<Value> {
+    gate.status().pointer("/gates/0/hot").and_then(Value::as_array).cloned().unwrap_or_default()
 }
 
-/// The loops that `tidegate audit` finds in the API server's log, in these namespaces.
-fn audited(plane: &ControlPlane, namespaces: &[&str]) -> Vec<String> {
-    let found = plane.audit_log().with_extension("json");
+/// The same in words.
+fn named(gate: &Gate) -> Vec<String> {
+    let text = |hot: &Value, field: &str| hot[field].as_str().unwrap_or_default().to_owned();
+    hot(gate).iter().map(|hot| format!("{}: {}", text(hot, "object"), text(hot, "says"))).collect()
+}
+
+/// The loops that `tidegate audit` finds in a log.
+fn audit(log: &Path) -> Vec<Value> {
+    let found = log.with_extension("json");
     let mut run = command(env!("CARGO_BIN_EXE_tidegate"), ["audit"]);
-    let out = run.arg(plane.audit_log()).arg("--json").arg(&found).output().expect("it runs");
+    let out = run.arg(log).arg("--json").arg(&found).output().expect("it runs");
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
     let found = std::fs::read_to_string(&found).expect("it is written");
-    let found: Value = serde_json::from_str(&found).expect("JSON");
-    let mut loops: Vec<String> = found["loops"]
-        .as_array()
-        .expect("a list")
+    let mut found: Value = serde_json::from_str(&found).expect("JSON");
+    let Value::Array(loops) = found["loops"].take() else { panic!("no list: {found}") };
+    loops
+}
+
+/// Those in these namespaces, in words.
+fn audited(plane: &ControlPlane, namespaces: &[&str]) -> Vec<String> {
+    let mut loops: Vec<String> = audit(&plane.audit_log())
         .iter()
         .filter_map(|found| {
             let object = found["object"].as_str()?;

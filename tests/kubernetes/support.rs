@@ -2,6 +2,7 @@
 
 pub(crate) mod client;
 pub(crate) mod cluster;
+pub(crate) mod fake_clock;
 pub(crate) mod gate;
 pub(crate) mod in_pod;
 pub(crate) mod installed;

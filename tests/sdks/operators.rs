@@ -15,7 +15,7 @@ use tidegate::inject::Client as Kind;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 
-use crate::fetched::{install, run, say};
+use crate::fetched::{self, install, run, say};
 use crate::gate::Gates;
 use crate::intercepted::variables;
 use crate::live::or_skip;
@@ -27,18 +27,6 @@ use crate::signed::Judge;
 const ROUTE_53: &str = "route53.amazonaws.com";
 /// The calls in any second that Route 53 takes from an account.
 const PUBLISHED: usize = 5;
-
-/// external-dns, built as `go install` builds it.
-fn external_dns() -> Result<PathBuf, String> {
-    let pin = Path::new(programs::CLIENTS).join("external-dns.txt");
-    let module = fs::read_to_string(&pin).map_err(|error| format!("{}: {error}", pin.display()))?;
-    let dir = install("external-dns", &[&pin], |dir| {
-        let mut go = Command::new("go");
-        go.current_dir(dir).env("CGO_ENABLED", "0").env("GOBIN", dir);
-        run("go", go.args(["install", "-p", "2", "-trimpath", "-ldflags=-s -w", module.trim()]))
-    })?;
-    Ok(dir.join("external-dns"))
-}
 
 /// cert-manager's solver, in a program that does nothing else.
 fn cert_manager() -> Result<PathBuf, String> {
@@ -166,7 +154,7 @@ fn is_held_to_what_is_published(
 fn external_dns_exceeds_route_53_by_itself_and_not_behind_the_gate() {
     let test = "external_dns_exceeds_route_53_by_itself_and_not_behind_the_gate";
     // Ten changes, each by a call of its own, once.
-    is_held_to_what_is_published(test, "external-dns", external_dns(), |program, _| {
+    is_held_to_what_is_published(test, "external-dns", fetched::external_dns(), |program, _| {
         let mut command = Command::new(program);
         command.args(["--source=fake", "--provider=aws", "--registry=noop", "--policy=sync", "--once"]);
         command.args(["--domain-filter=example.com", "--aws-batch-change-size=1", "--aws-batch-change-interval=0s"]);

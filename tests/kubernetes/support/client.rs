@@ -26,8 +26,15 @@ pub(crate) enum Protocol {
     Http2,
 }
 
-/// The only kind of PATCH that the tests send by hand.
-const APPLY: &str = "application/apply-patch+yaml";
+/// The content type of a body: a PATCH with a field manager is an apply, and one with a list a JSON patch.
+fn content_type(method: &Method, path: &str, body: &str) -> &'static str {
+    match (method.as_str(), body.as_bytes()) {
+        ("PATCH", _) if path.contains("fieldManager=") => "application/apply-patch+yaml",
+        ("PATCH", [b'[', ..]) => "application/json-patch+json",
+        ("PATCH", _) => "application/merge-patch+json",
+        _ => "application/json",
+    }
+}
 
 enum Sender {
     Http1(http1::SendRequest<Full<Bytes>>),
@@ -39,6 +46,7 @@ pub(crate) struct Connection {
     sender: Sender,
     driver: tokio::task::JoinHandle<()>,
     token: String,
+    agent: String,
     port: u16,
 }
 
@@ -83,20 +91,29 @@ impl Connection {
                 (Sender::Http2(sender), tokio::spawn(async move { drop(connection.await) }))
             }
         };
-        Self { sender, driver, token: user.token.clone(), port: way.port() }
+        Self { sender, driver, token: user.token.clone(), agent: String::new(), port: way.port() }
+    }
+
+    /// From now on sends this user agent.
+    pub(crate) fn with_agent(mut self, agent: &str) -> Self {
+        agent.clone_into(&mut self.agent);
+        self
     }
 
     /// Sends a request, and returns the answer as soon as its head has come.
     pub(crate) async fn send(&mut self, method: Method, path: &str, body: &str) -> hyper::Result<Response<Incoming>> {
         let h2 = matches!(self.sender, Sender::Http2(_));
         let uri = if h2 { format!("https://127.0.0.1:{}{path}", self.port) } else { path.to_owned() };
+        let kind = content_type(&method, path, body);
         let mut request =
             Request::builder().method(method).uri(uri).header("authorization", format!("Bearer {}", self.token));
+        if !self.agent.is_empty() {
+            request = request.header("user-agent", &self.agent);
+        }
         if !h2 {
             request = request.header("host", format!("127.0.0.1:{}", self.port));
         }
         if !body.is_empty() {
-            let kind = if request.method_ref() == Some(&Method::PATCH) { APPLY } else { "application/json" };
             request = request.header("content-type", kind);
         }
         let request = request.body(Full::new(Bytes::copy_from_slice(body.as_bytes()))).expect("a valid request");

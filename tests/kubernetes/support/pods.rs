@@ -1,6 +1,7 @@
 //! Running pods: KWOK moves the node and its pods through their lives, and `node/` serves what
 //! kubelet would serve for them.
 
+use std::path::Path;
 use std::sync::OnceLock;
 use std::time::Duration;
 
@@ -48,8 +49,16 @@ fn start(plane: &ControlPlane) -> Running {
     ];
     let node = Process::start("node", &dir, command(plane.binaries().path("node"), node));
     let user = User { name: "tidegate:kwok".to_owned(), token: "kwok".to_owned() };
+    let kwok = kwok(plane, &plane.kubeconfig(&user), port);
+    plane.apply("{apiVersion: v1, kind: Node, metadata: {name: node}}");
+    say("kwok and a node's streams are up");
+    Running { kwok, node }
+}
+
+/// Starts KWOK for all nodes, with kubelet's part at this port.
+pub(crate) fn kwok(plane: &ControlPlane, kubeconfig: &Path, port: u16) -> Process {
     let kwok = [
-        format!("--kubeconfig={}", plane.kubeconfig(&user).display()),
+        format!("--kubeconfig={}", kubeconfig.display()),
         format!("--config={STAGES}"),
         format!("--node-port={port}"),
         "--node-ip=127.0.0.1".to_owned(),
@@ -60,9 +69,6 @@ fn start(plane: &ControlPlane) -> Running {
     ];
     let mut run = command(plane.binaries().path("kwok"), kwok);
     // Otherwise it looks for its own config there.
-    run.env("HOME", &dir);
-    let kwok = Process::start("kwok", &dir, run);
-    plane.apply("{apiVersion: v1, kind: Node, metadata: {name: node}}");
-    say("kwok and a node's streams are up");
-    Running { kwok, node }
+    run.env("HOME", plane.file(""));
+    Process::start("kwok", &plane.file(""), run)
 }

@@ -21,10 +21,11 @@ const VERSION: &str = "v1.36.3";
 const MODULE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../kubernetes");
 
 /// Name and Go package of each program; ours are in folders here.
-const PACKAGES: [(&str, &str); 8] = [
+const PACKAGES: [(&str, &str); 9] = [
     ("etcd", "go.etcd.io/etcd/server/v3"),
     ("kube-apiserver", "k8s.io/kubernetes/cmd/kube-apiserver"),
     ("kube-controller-manager", "k8s.io/kubernetes/cmd/kube-controller-manager"),
+    ("kube-scheduler", "k8s.io/kubernetes/cmd/kube-scheduler"),
     ("kubectl", "k8s.io/kubernetes/cmd/kubectl"),
     ("kwok", "sigs.k8s.io/kwok/cmd/kwok"),
     ("controller", "./controller"),

@@ -3,6 +3,7 @@
 //! Most tests share one control plane; those that need other flags, or that stop it, start their
 //! own. The audit log is in blocking mode: an answer that a client has had is in the file.
 
+use std::collections::HashMap;
 use std::fs;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -11,6 +12,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Value, json};
+
+use crate::admin;
 use crate::audit::Audit;
 use crate::binaries::Binaries;
 use crate::fetched::{now, say};
@@ -25,13 +31,15 @@ const USERS: usize = 100;
 /// A generous limit for a start on two busy cores.
 const START: Duration = Duration::from_secs(120);
 
-/// One line per answered request; the control plane's own calls are left out.
+/// One line per answered request; the control plane's own calls are left out. Two namespaces are for
+/// tests that read more of it.
 const AUDIT_POLICY: &str = r#"
 apiVersion: audit.k8s.io/v1
 kind: Policy
 omitStages: [RequestReceived]
 rules:
 - {level: None, users: ["system:apiserver", "system:kube-controller-manager", "tidegate:harness", "tidegate:kwok"]}
+- {level: RequestResponse, namespaces: [judged, planted]}
 - {level: Metadata}
 "#;
 
@@ -185,6 +193,23 @@ impl ControlPlane {
         Audit::read(&self.audit_log())
     }
 
+    /// How often etcd has stored each object of a kind in a namespace, by name.
+    pub fn stored(&self, kind: &str, namespace: &str) -> HashMap<String, u64> {
+        let key = format!("/registry/{kind}/{namespace}/");
+        let end = format!("/registry/{kind}/{namespace}0"); // the character after the slash
+        let [key, end] = [key, end].map(|text| STANDARD.encode(text));
+        let range = json!({"key": key, "range_end": end, "keys_only": true}).to_string();
+        let answer = admin::post(self.etcd_port, "/v3/kv/range", &range).expect("etcd answers");
+        let body = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body);
+        let answer: Value = serde_json::from_str(body).unwrap_or_else(|error| panic!("{error}: {answer}"));
+        let stored = |one: &Value| {
+            let key = STANDARD.decode(one["key"].as_str()?).ok()?;
+            let name = String::from_utf8_lossy(&key).rsplit('/').next()?.to_owned();
+            Some((name, one["version"].as_str()?.parse().ok()?))
+        };
+        answer["kvs"].as_array().into_iter().flatten().filter_map(stored).collect()
+    }
+
     /// The file with the audit log.
     pub fn audit_log(&self) -> PathBuf {
         self.dir.path().join("audit.log")
@@ -285,10 +310,18 @@ impl ControlPlane {
     }
 
     fn start_manager(&mut self) {
-        let dir = self.dir.path();
         let user = User { name: "system:kube-controller-manager".to_owned(), token: "manager".to_owned() };
+        self.manager = Some(self.controller_manager(&self.kubeconfig(&user)));
+        wait_for("the default service account is made", START, || {
+            self.kubectl(&["get", "serviceaccounts", "-n", "default", "-o", "name"]).contains("default").then_some(())
+        });
+    }
+
+    /// Starts kube-controller-manager with this kubeconfig.
+    pub fn controller_manager(&self, kubeconfig: &Path) -> Process {
+        let dir = self.dir.path();
         let flags = [
-            format!("--kubeconfig={}", self.kubeconfig(&user).display()),
+            format!("--kubeconfig={}", kubeconfig.display()),
             format!("--service-account-private-key-file={}", dir.join("sa.key").display()),
             format!("--root-ca-file={}", self.ca_file().display()),
             "--use-service-account-credentials=false".to_owned(),
@@ -297,10 +330,7 @@ impl ControlPlane {
             "--bind-address=127.0.0.1".to_owned(),
         ];
         let run = command(self.binaries.path("kube-controller-manager"), flags);
-        self.manager = Some(Process::start("kube-controller-manager", dir, run));
-        wait_for("the default service account is made", START, || {
-            self.kubectl(&["get", "serviceaccounts", "-n", "default", "-o", "name"]).contains("default").then_some(())
-        });
+        Process::start("kube-controller-manager", dir, run)
     }
 }
 

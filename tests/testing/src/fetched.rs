@@ -45,6 +45,18 @@ pub fn node_modules(name: &str, from: &Path, node: &Path) -> Result<PathBuf, Str
     })
 }
 
+/// external-dns, built as `go install` builds it.
+pub fn external_dns() -> Result<PathBuf, String> {
+    let pin = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../sdks/clients/external-dns.txt"));
+    let module = fs::read_to_string(pin).map_err(|error| format!("{}: {error}", pin.display()))?;
+    let dir = install("external-dns", &[pin], |dir| {
+        let mut go = Command::new("go");
+        go.current_dir(dir).env("CGO_ENABLED", "0").env("GOBIN", dir);
+        run("go", go.args(["install", "-p", "2", "-trimpath", "-ldflags=-s -w", module.trim()]))
+    })?;
+    Ok(dir.join("external-dns"))
+}
+
 /// A Debian package, unpacked. No root is needed.
 pub fn debian(package: &str, dir: &Path) -> Result<(), String> {
     run("apt-get", Command::new("sh").current_dir(dir).env("PACKAGE", package).args(["-ec", DOWNLOAD]))?;
