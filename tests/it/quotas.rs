@@ -3,21 +3,16 @@
 
 mod aws;
 mod azure;
-mod cloudflare;
-mod github;
-mod hetzner;
+mod calls;
 mod rows;
-mod tokens;
 mod town;
 
 use std::time::Duration;
 
+use testing::providers::{Cloudflare, Github, Hetzner, Refill};
+
 use self::aws::{ACTIONS, Ec2, Elb, Route53};
 use self::azure::Arm;
-use self::cloudflare::Cloudflare;
-use self::github::Github;
-use self::hetzner::Hetzner;
-use self::tokens::Refill;
 use self::town::{Job, Provider, Town, Traffic};
 use crate::presets::gate;
 

@@ -5,9 +5,9 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use http::{HeaderMap, Method};
+use testing::providers::{Bucket, Refill, Reply, Window};
 
-use super::tokens::{Bucket, Refill, Window};
-use super::town::{Job, Provider, Reply};
+use super::town::{Job, Provider};
 
 /// The published table of actions with figures of their own.
 static TABLE: LazyLock<Vec<Published>> = LazyLock::new(|| {

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderValue, Method};
+use testing::providers::{Bucket, Refill, Reply, Tool};
 
-use super::tokens::{Bucket, Refill, Tool};
-use super::town::{Job, Provider, Reply};
+use super::town::{Job, Provider};
 
 #[derive(Debug, Default)]
 pub(super) struct Arm {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::{HeaderMap, Method, StatusCode, Uri};
+use testing::providers::{self, Reply};
 use tidegate::api::{Group, Key, outcome, signals};
 use tidegate::classify::{ClassifiedCall, Salt};
 use tidegate::dialect::Head;
@@ -28,15 +29,6 @@ pub(super) trait Provider {
 
     /// The part that was used of each quota that there was a call for.
     fn used(&self, last: Duration) -> Vec<(String, f64)>;
-}
-
-/// An answer, and the time that it takes.
-#[derive(Clone, Debug)]
-pub(super) struct Reply {
-    pub(super) status: u16,
-    pub(super) headers: HeaderMap,
-    pub(super) body: &'static str,
-    pub(super) takes: Duration,
 }
 
 /// The call that a worker makes over and over.
@@ -117,6 +109,20 @@ enum Event {
     /// A gate's question reaches the store.
     Asked(usize, Vec<Ask>, Moment),
     Told(usize, Vec<(AskId, StoreAnswer)>, Moment),
+}
+
+impl<P: providers::Provider> Provider for P {
+    fn serve(&mut self, job: &Job, at: Duration) -> Reply {
+        providers::Provider::serve(self, job.account, job.action, at)
+    }
+
+    fn end(&mut self, job: &Job, _status: u16) {
+        providers::Provider::end(self, job.account);
+    }
+
+    fn used(&self, last: Duration) -> Vec<(String, f64)> {
+        providers::Provider::used(self, last)
+    }
 }
 
 // === impl Job ===

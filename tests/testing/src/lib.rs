@@ -1,5 +1,5 @@
-//! What several suites of tests need: the command, clients that are fetched or built once, stores, and
-//! the control plane of Kubernetes.
+//! What several suites of tests need: the command, clients that are fetched or built once, stores,
+//! providers that count, and the control plane of Kubernetes.
 
 pub mod admin;
 pub mod audit;
@@ -12,6 +12,7 @@ pub mod live;
 pub mod pages;
 pub mod ports;
 pub mod process;
+pub mod providers;
 pub mod relay;
 pub mod store_server;
 pub mod store_servers;

@@ -4,17 +4,17 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use http::{HeaderMap, HeaderValue, Method};
+use http::{HeaderMap, HeaderValue};
 
-use super::tokens::{Bucket, Refill, Tool};
-use super::town::{Job, Provider, Reply};
+use super::counting::{Bucket, Refill, Tool};
+use super::{Provider, Reply};
 
 /// The time of day at which the test starts: not at a whole second.
 const EPOCH: Duration = Duration::from_millis(1_563_325_077_700);
 
 /// Projects by token, with another tool that takes half of what comes back.
 #[derive(Debug, Default)]
-pub(super) struct Hetzner(BTreeMap<u64, Project>);
+pub struct Hetzner(BTreeMap<u64, Project>);
 
 #[derive(Debug)]
 struct Project {
@@ -23,21 +23,13 @@ struct Project {
     served: u32,
 }
 
-// === impl Job ===
-
-impl Job {
-    pub(super) fn hetzner(token: u64) -> Self {
-        Self { account: token, ..Self::new("cloud", Method::GET, "/v1/servers", "servers") }
-    }
-}
-
 // === impl Hetzner ===
 
 impl Provider for Hetzner {
-    fn serve(&mut self, job: &Job, at: Duration) -> Reply {
+    fn serve(&mut self, account: u64, _kind: &str, at: Duration) -> Reply {
         let new =
             || Project { bucket: Bucket::new(LIMIT, 1.0, Refill::Continuous, 0), tool: Tool::new(1.0, 2.0), served: 0 };
-        let Project { bucket, tool, served } = self.0.entry(job.account).or_insert_with(new);
+        let Project { bucket, tool, served } = self.0.entry(account).or_insert_with(new);
         while let Some(at) = tool.due(at) {
             if bucket.level(at) >= 1.0 {
                 bucket.take();

@@ -4,10 +4,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use http::{HeaderMap, HeaderValue, Method};
+use http::{HeaderMap, HeaderValue};
 
-use super::tokens::{Tool, Window};
-use super::town::{Job, Provider, Reply};
+use super::counting::{Tool, Window};
+use super::{Provider, Reply};
 
 const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_secs(60);
@@ -16,7 +16,7 @@ const HOUR: Duration = Duration::from_secs(3600);
 const EPOCH: Duration = Duration::from_millis(1_563_325_077_700);
 
 #[derive(Debug, Default)]
-pub(super) struct Github {
+pub struct Github {
     users: BTreeMap<u64, User>,
     /// True if another tool takes half of each quota.
     shared: bool,
@@ -41,34 +41,6 @@ struct Resource {
     window_ends: Duration,
     used: u32,
     served: u32,
-}
-
-// === impl Job ===
-
-impl Job {
-    pub(super) fn github(kind: &'static str) -> Self {
-        let (method, path) = match kind {
-            "reads" => (Method::GET, "/repos/a/b/issues/1"),
-            "writes" => (Method::PATCH, "/repos/a/b/issues/1"),
-            "creates" => (Method::POST, "/repos/a/b/issues"),
-            "search" => (Method::GET, "/search/issues?q=x"),
-            "code_search" => (Method::GET, "/search/code?q=x"),
-            "manifests" => (Method::POST, "/app-manifests/c/conversions"),
-            "snapshots" => (Method::POST, "/repos/o/r/dependency-graph/snapshots"),
-            "sboms" => (Method::GET, "/repos/o/r/dependency-graph/sbom"),
-            "sarifs" => (Method::POST, "/repos/o/r/code-scanning/sarifs"),
-            "autofixes" => (Method::POST, "/repos/o/r/code-scanning/alerts/1/autofix"),
-            "runners" => (Method::POST, "/repos/o/r/actions/runners/registration-token"),
-            "audits" => (Method::GET, "/orgs/o/audit-log"),
-            _ => (Method::POST, "/graphql"),
-        };
-        let form = match kind {
-            "queries" => r#"{"query":"query { viewer { login } }"}"#,
-            "mutations" => r#"{"query":"mutation { addStar(input: {starrableId: \"x\"}) { clientMutationId } }"}"#,
-            _ => "",
-        };
-        Self { form: form.to_owned(), ..Self::new("github", method, path, kind) }
-    }
 }
 
 /// The resource that a call is charged to: its quota, and the length of its window.
@@ -123,7 +95,7 @@ impl Resource {
 
 impl Github {
     /// GitHub with another tool that takes half of each quota.
-    pub(super) fn shared() -> Self {
+    pub fn shared() -> Self {
         Self { shared: true, ..Self::default() }
     }
 }
@@ -162,14 +134,14 @@ impl User {
 }
 
 impl Provider for Github {
-    fn serve(&mut self, job: &Job, at: Duration) -> Reply {
+    fn serve(&mut self, account: u64, kind: &str, at: Duration) -> Reply {
         let takes = Duration::from_millis(200);
         let shared = self.shared;
-        let user = self.users.entry(job.account).or_default();
-        let has_room = user.bears(job.action, at);
+        let user = self.users.entry(account).or_default();
+        let has_room = user.bears(kind, at);
         user.under_way += 1;
-        let (name, quota, _) = resource(job.action);
-        let resource = user.resources.entry(name).or_insert_with(|| Resource::new(job.action, shared));
+        let (name, quota, _) = resource(kind);
+        let resource = user.resources.entry(name).or_insert_with(|| Resource::new(kind, shared));
         resource.pass_to(at);
         let is_served = has_room && resource.used < quota;
         resource.used += u32::from(is_served);
@@ -193,8 +165,8 @@ impl Provider for Github {
         Reply { status: 403, headers, body: "", takes }
     }
 
-    fn end(&mut self, job: &Job, _status: u16) {
-        self.users.get_mut(&job.account).expect("it called").under_way -= 1;
+    fn end(&mut self, account: u64) {
+        self.users.get_mut(&account).expect("it called").under_way -= 1;
     }
 
     fn used(&self, last: Duration) -> Vec<(String, f64)> {

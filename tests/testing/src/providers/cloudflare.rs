@@ -4,14 +4,14 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use http::{HeaderMap, HeaderValue, Method};
+use http::{HeaderMap, HeaderValue};
 
-use super::tokens::Tool;
-use super::town::{Job, Provider, Reply};
+use super::counting::Tool;
+use super::{Provider, Reply};
 
 /// Users by token, each with another tool that takes half.
 #[derive(Debug, Default)]
-pub(super) struct Cloudflare(BTreeMap<u64, User>);
+pub struct Cloudflare(BTreeMap<u64, User>);
 
 #[derive(Debug)]
 struct User {
@@ -20,14 +20,6 @@ struct User {
     used: u64,
     blocked_until: Duration,
     served: u32,
-}
-
-// === impl Job ===
-
-impl Job {
-    pub(super) fn cloudflare(token: u64) -> Self {
-        Self { account: token, ..Self::new("api", Method::GET, "/client/v4/zones", "zones") }
-    }
 }
 
 // === impl User ===
@@ -50,7 +42,7 @@ impl User {
 // === impl Cloudflare ===
 
 impl Provider for Cloudflare {
-    fn serve(&mut self, job: &Job, at: Duration) -> Reply {
+    fn serve(&mut self, account: u64, _kind: &str, at: Duration) -> Reply {
         let new = || User {
             tool: Tool::new(600.0, 300.0),
             window_ends: Duration::ZERO,
@@ -58,7 +50,7 @@ impl Provider for Cloudflare {
             blocked_until: Duration::ZERO,
             served: 0,
         };
-        let user = self.0.entry(job.account).or_insert_with(new);
+        let user = self.0.entry(account).or_insert_with(new);
         while let Some(at) = user.tool.due(at) {
             user.count(at);
         }
