@@ -163,6 +163,9 @@ pub(crate) fn answer(request: &Head, body: &str) -> (&'static str, &'static str)
             (json, "{\"kind\":\"storage#bucket\",\"name\":\"b\"}")
         }
         _ if path.starts_with("/storage/") => (json, "{\"kind\":\"storage#buckets\",\"items\":[]}"),
+        _ if path.starts_with("/v1/servers") => (json, SERVERS),
+        _ if path.starts_with("/v2/droplets") => (json, "{\"droplets\":[],\"links\":{},\"meta\":{\"total\":0}}"),
+        _ if path.starts_with("/client/v4/zones") => (json, ZONES),
         _ if path.starts_with("/subscriptions/") => (json, "{\"value\":[]}"),
         _ if method == "PUT" && path.starts_with("/bucket/") => ("application/octet-stream", ""),
         _ => ("application/octet-stream", "data"),
@@ -176,6 +179,10 @@ const TAGGED: &str = "<CreateTagsResponse xmlns=\"http://ec2.amazonaws.com/doc/2
 const CHANGED: &str = "<ChangeResourceRecordSetsResponse xmlns=\"https://route53.amazonaws.com/doc/2013-04-01/\"><ChangeInfo>\
                        <Id>/change/C1</Id><Status>PENDING</Status><SubmittedAt>2026-11-23T00:00:00Z</SubmittedAt></ChangeInfo>\
                        </ChangeResourceRecordSetsResponse>";
+const SERVERS: &str = "{\"servers\":[],\"meta\":{\"pagination\":{\"page\":1,\"per_page\":25,\"previous_page\":null,\
+                       \"next_page\":null,\"last_page\":1,\"total_entries\":0}}}";
+const ZONES: &str = "{\"success\":true,\"errors\":[],\"messages\":[],\"result\":[],\
+                     \"result_info\":{\"page\":1,\"per_page\":20,\"total_pages\":0,\"count\":0,\"total_count\":0}}";
 const STS: &str = "<GetCallerIdentityResponse xmlns=\"https://sts.amazonaws.com/doc/2011-06-15/\"><GetCallerIdentityResult>\
                    <Arn>a</Arn><UserId>u</UserId><Account>1</Account></GetCallerIdentityResult></GetCallerIdentityResponse>";
 const ROUTE_53: &str = "<ListHostedZonesResponse xmlns=\"https://route53.amazonaws.com/doc/2013-04-01/\"><HostedZones/>\

@@ -149,6 +149,20 @@ def azure_calls():
     return call
 
 
+def hetzner_calls():
+    from hcloud import Client
+
+    client = functools.cache(lambda url: Client("token", api_endpoint=url + "/v1"))
+    return lambda name, url: client(url).servers.get_list()
+
+
+def cloudflare_calls():
+    from cloudflare import Cloudflare
+
+    client = functools.cache(lambda url: Cloudflare(api_token="token", base_url=url + "/client/v4"))
+    return lambda name, url: client(url).zones.list()
+
+
 def grpc_calls():
     import grpc
 
@@ -201,6 +215,8 @@ def main():
         "PyGithub": github_calls,
         "google-cloud-storage": google_calls,
         "azure-core": azure_calls,
+        "hcloud": hetzner_calls,
+        "cloudflare": cloudflare_calls,
         "grpcio": grpc_calls,
     }[sys.argv[1]]()
     for line in sys.stdin:

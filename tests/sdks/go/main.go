@@ -310,6 +310,7 @@ func described(err error) (string, *int) {
 func main() {
 	program := map[string]func(string) map[string]func() error{
 		"go-v2": v2, "go-v1": v1, "go-github": goGithub, "net/http": netHTTP, "azcore": azure, "grpc-go": grpcGo,
+		"godo": digitalOcean,
 	}[os.Args[1]]
 	// One client for each URL, as a program would have.
 	clients := map[string]map[string]func() error{}

@@ -7,11 +7,13 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"strings"
 
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore/policy"
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore/runtime"
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore/streaming"
+	"github.com/digitalocean/godo"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 )
@@ -81,6 +83,15 @@ func azure(base string) map[string]func() error {
 		"azure_write":  call("PUT", group, []byte("{}")),
 		"azure_upload": call("PUT", group, make([]byte, large)),
 	}
+}
+
+func digitalOcean(base string) map[string]func() error {
+	client := godo.NewFromToken("token")
+	client.BaseURL, _ = url.Parse(base + "/")
+	return map[string]func() error{"droplets": func() error {
+		_, _, err := client.Droplets.List(context.Background(), nil)
+		return err
+	}}
 }
 
 // raw passes messages as they are.
