@@ -9,7 +9,7 @@ mod town;
 
 use std::time::Duration;
 
-use testing::providers::{Cloudflare, Github, Hetzner, Refill};
+use testing::providers::{Cloudflare, Github, Hetzner, Refill, second_half};
 
 use self::aws::{ACTIONS, Ec2, Elb, Route53};
 use self::azure::Arm;
@@ -185,14 +185,6 @@ fn lasts<P: Provider>(town: &Town<P>, last: Duration, rates: &[(usize, f64)]) {
         let most = Duration::from_secs_f64(2.0 / rate);
         assert!(town.stop(*job) <= most, "job {job} stopped for {:?}, not {most:?}", town.stop(*job));
     }
-}
-
-/// Our rate from when half of a window is left, if the tool takes half of the quota evenly, and we
-/// take `fast` calls a second until then.
-fn second_half(quota: f64, seconds: f64, reserve: f64, fast: f64) -> f64 {
-    let tool = quota / 2.0 / seconds;
-    let rest = seconds - quota / 2.0 / (fast + tool);
-    quota * (0.5 - reserve) / rest - tool
 }
 
 #[test]

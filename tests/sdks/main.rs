@@ -1,4 +1,4 @@
-//! The SDKs of AWS, Azure, Google and GitHub behind a gate that speaks their provider's dialect.
+//! The SDKs of AWS, Azure, Google, GitHub and others behind a gate that speaks their provider's dialect.
 //!
 //! A refusal must be retried where the SDK retries, and be reported as its own throttling error
 //! when attempts run out; a failure of the upstream as its own service error; and a signature must
@@ -18,6 +18,7 @@ mod matrix;
 mod operators;
 mod pod;
 mod programs;
+mod quotas;
 mod reached;
 mod recorded;
 mod refused;

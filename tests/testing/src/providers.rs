@@ -2,6 +2,7 @@
 
 mod cloudflare;
 mod counting;
+mod digitalocean;
 mod github;
 mod hetzner;
 
@@ -11,6 +12,7 @@ use http::HeaderMap;
 
 pub use self::cloudflare::Cloudflare;
 pub use self::counting::{Bucket, Refill, Tool, Window};
+pub use self::digitalocean::DigitalOcean;
 pub use self::github::Github;
 pub use self::hetzner::Hetzner;
 
@@ -26,6 +28,14 @@ pub trait Provider {
     fn used(&self, last: Duration) -> Vec<(String, f64)>;
 }
 
+/// The parts to which a provider's times and its numbers of calls are made smaller, so that an hour
+/// passes in real time.
+#[derive(Clone, Copy, Debug)]
+pub struct Scale {
+    pub times: f64,
+    pub calls: u32,
+}
+
 /// An answer, and the time that it takes.
 #[derive(Clone, Debug)]
 pub struct Reply {
@@ -33,4 +43,35 @@ pub struct Reply {
     pub headers: HeaderMap,
     pub body: &'static str,
     pub takes: Duration,
+}
+
+// === impl Scale ===
+
+impl Scale {
+    pub fn time(self, of: Duration) -> Duration {
+        of.div_f64(self.times)
+    }
+
+    pub fn calls(self, of: u32) -> u32 {
+        (of / self.calls).max(1)
+    }
+
+    /// Returns the calls per second for a documented number of them.
+    pub fn rate(self, of: f64) -> f64 {
+        of * self.times / f64::from(self.calls)
+    }
+}
+
+impl Default for Scale {
+    fn default() -> Self {
+        Self { times: 1.0, calls: 1 }
+    }
+}
+
+/// Returns our rate from when half of a window is left, if the tool takes half of the quota evenly,
+/// and we take `fast` calls a second until then.
+pub fn second_half(quota: f64, seconds: f64, reserve: f64, fast: f64) -> f64 {
+    let tool = quota / 2.0 / seconds;
+    let rest = seconds - quota / 2.0 / (fast + tool);
+    quota * (0.5 - reserve) / rest - tool
 }

@@ -7,17 +7,22 @@ use std::time::Duration;
 use http::{HeaderMap, HeaderValue};
 
 use super::counting::Tool;
-use super::{Provider, Reply};
+use super::{Provider, Reply, Scale};
 
 /// Users by token, each with another tool that takes half.
 #[derive(Debug, Default)]
-pub struct Cloudflare(BTreeMap<u64, User>);
+pub struct Cloudflare {
+    users: BTreeMap<u64, User>,
+    scale: Scale,
+}
 
 #[derive(Debug)]
 struct User {
+    limit: u32,
+    window: Duration,
     tool: Tool,
     window_ends: Duration,
-    used: u64,
+    used: u32,
     blocked_until: Duration,
     served: u32,
 }
@@ -28,29 +33,38 @@ impl User {
     /// Counts a call, and returns true if it is served.
     fn count(&mut self, at: Duration) -> bool {
         if at >= self.window_ends {
-            (self.window_ends, self.used) = (at + WINDOW, 0);
+            (self.window_ends, self.used) = (at + self.window, 0);
         }
-        if at >= self.blocked_until && self.used == LIMIT {
-            self.blocked_until = at + WINDOW;
+        if at >= self.blocked_until && self.used == self.limit {
+            self.blocked_until = at + self.window;
         }
         let is_served = at >= self.blocked_until;
-        self.used += u64::from(is_served);
+        self.used += u32::from(is_served);
         is_served
     }
 }
 
 // === impl Cloudflare ===
 
+impl Cloudflare {
+    pub fn scaled(scale: Scale) -> Self {
+        Self { scale, ..Self::default() }
+    }
+}
+
 impl Provider for Cloudflare {
     fn serve(&mut self, account: u64, _kind: &str, at: Duration) -> Reply {
+        let (limit, window) = (self.scale.calls(LIMIT), self.scale.time(WINDOW));
         let new = || User {
-            tool: Tool::new(600.0, 300.0),
+            limit,
+            window,
+            tool: Tool::new(f64::from(limit) / 2.0, window.as_secs_f64()),
             window_ends: Duration::ZERO,
             used: 0,
             blocked_until: Duration::ZERO,
             served: 0,
         };
-        let user = self.0.entry(account).or_insert_with(new);
+        let user = self.users.entry(account).or_insert_with(new);
         while let Some(at) = user.tool.due(at) {
             user.count(at);
         }
@@ -60,8 +74,8 @@ impl Provider for Cloudflare {
         let whole_in = (user.window_ends - at).as_secs_f64().ceil();
         let mut headers = HeaderMap::new();
         let mut add = |name, value: String| headers.insert(name, HeaderValue::try_from(value).expect("a value"));
-        add("ratelimit", format!("\"default\";r={};t={whole_in}", LIMIT - user.used));
-        add("ratelimit-policy", format!("\"default\";q={LIMIT};w={}", WINDOW.as_secs()));
+        add("ratelimit", format!("\"default\";r={};t={whole_in}", limit - user.used));
+        add("ratelimit-policy", format!("\"default\";q={limit};w={}", window.as_secs()));
         if !is_served {
             add("retry-after", ((user.blocked_until - at).as_secs() + 1).to_string());
         }
@@ -70,10 +84,11 @@ impl Provider for Cloudflare {
 
     fn used(&self, last: Duration) -> Vec<(String, f64)> {
         // A fiftieth is the reserve.
-        let ours = 576.0 * last.as_secs_f64() / WINDOW.as_secs_f64();
-        self.0.iter().map(|(token, user)| (token.to_string(), f64::from(user.served) / ours)).collect()
+        let limit = f64::from(self.scale.calls(LIMIT));
+        let ours = (limit / 2.0 - (limit / 50.0).floor()) * last.as_secs_f64() / self.scale.time(WINDOW).as_secs_f64();
+        self.users.iter().map(|(token, user)| (token.to_string(), f64::from(user.served) / ours)).collect()
     }
 }
 
-const LIMIT: u64 = 1200;
+const LIMIT: u32 = 1200;
 const WINDOW: Duration = Duration::from_secs(300);

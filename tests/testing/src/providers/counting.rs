@@ -112,4 +112,9 @@ impl Window {
     pub fn add(&mut self, now: Duration, points: u32) {
         self.calls.push_back((now, points));
     }
+
+    /// Returns the moment of the oldest call that it knows.
+    pub fn oldest(&self) -> Option<Duration> {
+        self.calls.front().map(|(at, _)| *at)
+    }
 }

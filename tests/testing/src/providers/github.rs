@@ -7,7 +7,7 @@ use std::time::Duration;
 use http::{HeaderMap, HeaderValue};
 
 use super::counting::{Tool, Window};
-use super::{Provider, Reply};
+use super::{Provider, Reply, Scale};
 
 const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_secs(60);
@@ -20,6 +20,7 @@ pub struct Github {
     users: BTreeMap<u64, User>,
     /// True if another tool takes half of each quota.
     shared: bool,
+    scale: Scale,
 }
 
 #[derive(Debug, Default)]
@@ -63,8 +64,9 @@ fn resource(kind: &str) -> (&'static str, u32, Duration) {
 // === impl Resource ===
 
 impl Resource {
-    fn new(kind: &str, shared: bool) -> Self {
+    fn new(kind: &str, shared: bool, scale: Scale) -> Self {
         let (_, quota, length) = resource(kind);
+        let (quota, length) = (scale.calls(quota), scale.time(length));
         let tool = shared.then(|| Tool::new(f64::from(quota) / 2.0, length.as_secs_f64()));
         Self { quota, length, tool, window_ends: Duration::ZERO, used: 0, served: 0 }
     }
@@ -98,24 +100,30 @@ impl Github {
     pub fn shared() -> Self {
         Self { shared: true, ..Self::default() }
     }
+
+    pub fn scaled(scale: Scale) -> Self {
+        Self { scale, ..Self::shared() }
+    }
 }
 
 // === impl User ===
 
 impl User {
     /// True if a secondary limit allows one call more.
-    fn bears(&mut self, kind: &str, at: Duration) -> bool {
+    fn bears(&mut self, kind: &str, scale: Scale, at: Duration) -> bool {
+        let length = scale.time(MINUTE);
         let is_write = matches!(kind, "writes" | "creates");
         let points = if is_write || kind == "mutations" { 5 } else { 1 };
         let [minute, hour] = &mut self.created;
         let fits = match kind {
-            "queries" | "mutations" => self.graphql.sum(MINUTE, at) + points <= 2000,
-            _ => self.rest.sum(MINUTE, at) + points <= 900,
+            "queries" | "mutations" => self.graphql.sum(length, at) + points <= scale.calls(2000),
+            _ => self.rest.sum(length, at) + points <= scale.calls(900),
         };
-        let creates = kind != "creates" || minute.sum(MINUTE, at) < 80 && hour.sum(HOUR, at) < 500;
+        let creates = kind != "creates"
+            || minute.sum(length, at) < scale.calls(80) && hour.sum(scale.time(HOUR), at) < scale.calls(500);
         // "Wait at least one second between each request" that changes something: its way there
         // makes the difference.
-        let apart = !is_write || self.writes.sum(SECOND - MINUTE / 1000, at) == 0;
+        let apart = !is_write || self.writes.sum(scale.time(SECOND - MINUTE / 1000), at) == 0;
         let bears = fits && creates && apart && self.under_way < 100;
         if bears {
             match kind {
@@ -136,24 +144,24 @@ impl User {
 impl Provider for Github {
     fn serve(&mut self, account: u64, kind: &str, at: Duration) -> Reply {
         let takes = Duration::from_millis(200);
-        let shared = self.shared;
+        let Self { shared, scale, .. } = *self;
         let user = self.users.entry(account).or_default();
-        let has_room = user.bears(kind, at);
+        let has_room = user.bears(kind, scale, at);
         user.under_way += 1;
-        let (name, quota, _) = resource(kind);
-        let resource = user.resources.entry(name).or_insert_with(|| Resource::new(kind, shared));
+        let (name, ..) = resource(kind);
+        let resource = user.resources.entry(name).or_insert_with(|| Resource::new(kind, shared, scale));
+        let quota = resource.quota;
         resource.pass_to(at);
         let is_served = has_room && resource.used < quota;
         resource.used += u32::from(is_served);
         resource.served += u32::from(is_served);
-        let seconds = |of: Duration| (EPOCH + of).as_secs();
         let date = httpdate::fmt_http_date(std::time::UNIX_EPOCH + EPOCH + at);
         let mut headers = HeaderMap::new();
         for (name, value) in [
             ("date", date),
             ("x-ratelimit-limit", quota.to_string()),
             ("x-ratelimit-remaining", (quota - resource.used).to_string()),
-            ("x-ratelimit-reset", (seconds(resource.window_ends) + 1).to_string()),
+            ("x-ratelimit-reset", (EPOCH + resource.window_ends).as_secs().to_string()),
             ("x-ratelimit-resource", name.to_owned()),
         ] {
             headers.insert(name, HeaderValue::try_from(value).expect("a value"));
