@@ -54,8 +54,9 @@ fn streams(plane: &'static ControlPlane, name: &str, kubectl: &std::path::Path, 
     let pod = format!("{name}-pod");
     pods::run(plane, NAMESPACE, &pod);
     let gate = Gate::start(plane, "");
+    let hub = Gate::hub(plane, &["one"], "");
     let mut took = Vec::new();
-    for way in [Way::Direct(plane), Way::Gate(&gate)] {
+    for way in [Way::Direct(plane), Way::Gate(&gate), Way::Gate(&hub)] {
         let user = plane.tester();
         let kubectl = Kubectl { program: kubectl.to_owned(), way, user, protocol, pod: pod.clone() };
         let begin = now();
@@ -64,11 +65,12 @@ fn streams(plane: &'static ControlPlane, name: &str, kubectl: &std::path::Path, 
         kubectl.asked_by_its_protocol(plane);
     }
     say(format_args!(
-        "{name}: exec, {} MB of stdin, cp, attach, {} MB each way by port-forward and logs in {:.1} s directly, {:.1} s through the gate",
+        "{name}: exec, {} MB of stdin, cp, attach, {} MB each way by port-forward and logs in {:.1} s directly, {:.1} s through a gate, {:.1} s through a hub",
         STDIN / 1_000_000,
         FORWARDED / 1_000_000,
         took[0],
-        took[1]
+        took[1],
+        took[2]
     ));
 }
 
@@ -220,7 +222,11 @@ impl Kubectl<'_> {
 
 impl std::fmt::Display for Kubectl<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let way = if matches!(self.way, Way::Gate(_)) { "through the gate" } else { "directly" };
+        let way = match self.way {
+            Way::Direct(_) => "directly",
+            Way::Gate(gate) if gate.base().is_empty() => "through the gate",
+            Way::Gate(_) => "through the hub",
+        };
         write!(f, "{} by {:?} {way}", self.program.display(), self.protocol)
     }
 }

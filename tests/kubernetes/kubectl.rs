@@ -116,6 +116,11 @@ fn odd_paths_arrive_byte_for_byte() {
     let Some(plane) = ControlPlane::shared("odd_paths_arrive_byte_for_byte") else { return };
     let _turn = turn::light();
     let gate = Gate::start(plane, "preset = \"none\"");
+    compare_odd_paths(plane, &gate);
+}
+
+/// Calls the odd paths directly and through the gate.
+pub(crate) fn compare_odd_paths(plane: &ControlPlane, gate: &Gate) {
     for protocol in [Protocol::Http1, Protocol::Http2] {
         let (direct, through) = (plane.master(), plane.master());
         let answers = |way, user| {
@@ -128,7 +133,7 @@ fn odd_paths_arrive_byte_for_byte() {
                 answers
             })
         };
-        assert_eq!(answers(Way::Direct(plane), &direct), answers(Way::Gate(&gate), &through), "{protocol:?}");
+        assert_eq!(answers(Way::Direct(plane), &direct), answers(Way::Gate(gate), &through), "{protocol:?}");
         let uris = plane.audit().of(&through.name).0.into_iter().map(|event| event.uri).collect::<Vec<_>>();
         assert_eq!(uris, ODD_PATHS, "{protocol:?}");
     }
@@ -233,7 +238,7 @@ impl<'a> Runner<'a> {
         let text = text
             .replace(self.namespace, "NS")
             .replace(&self.dir.path().display().to_string(), "DIR")
-            .replace(&format!("127.0.0.1:{}", self.way.port()), "SERVER");
+            .replace(&format!("127.0.0.1:{}{}", self.way.port(), self.way.base()), "SERVER");
         let kept = text
             .lines()
             .filter(|line| !["diff ", "--- ", "+++ ", "E1", "I1", "W1"].iter().any(|head| line.starts_with(head)));

@@ -16,6 +16,7 @@ mod getting_started;
 mod hangup;
 mod helm;
 mod helm_upgrade;
+mod hub;
 mod identity;
 mod in_cluster;
 mod kube_rs;

@@ -48,6 +48,7 @@ pub(crate) struct Connection {
     token: String,
     agent: String,
     port: u16,
+    base: String,
 }
 
 /// A TLS stream to the API server or the gate, with nothing sent yet.
@@ -91,7 +92,8 @@ impl Connection {
                 (Sender::Http2(sender), tokio::spawn(async move { drop(connection.await) }))
             }
         };
-        Self { sender, driver, token: user.token.clone(), agent: String::new(), port: way.port() }
+        let [token, base] = [user.token.clone(), way.base().to_owned()];
+        Self { sender, driver, token, agent: String::new(), port: way.port(), base }
     }
 
     /// From now on sends this user agent.
@@ -103,8 +105,9 @@ impl Connection {
     /// Sends a request, and returns the answer as soon as its head has come.
     pub(crate) async fn send(&mut self, method: Method, path: &str, body: &str) -> hyper::Result<Response<Incoming>> {
         let h2 = matches!(self.sender, Sender::Http2(_));
-        let uri = if h2 { format!("https://127.0.0.1:{}{path}", self.port) } else { path.to_owned() };
         let kind = content_type(&method, path, body);
+        let path = format!("{}{path}", self.base);
+        let uri = if h2 { format!("https://127.0.0.1:{}{path}", self.port) } else { path };
         let mut request =
             Request::builder().method(method).uri(uri).header("authorization", format!("Bearer {}", self.token));
         if !self.agent.is_empty() {

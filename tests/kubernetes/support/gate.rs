@@ -7,6 +7,7 @@ use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
 use serde_json::Value;
+use tempfile::TempDir;
 
 use super::control_plane::{ControlPlane, User, write_kubeconfig};
 use super::in_pod::InPod;
@@ -27,8 +28,10 @@ pub(crate) struct Gate {
     process: Process,
     port: u16,
     admin: u16,
+    /// The path below which the clients call; empty unless the gate is before many clusters.
+    base: String,
     // Last, because the process writes into it.
-    dir: tempfile::TempDir,
+    dir: TempDir,
 }
 
 impl Gate {
@@ -40,7 +43,7 @@ impl Gate {
 
     /// The same with other environment variables.
     pub(crate) fn start_with(plane: &ControlPlane, settings: &str, environment: impl FnOnce(&mut Command)) -> Self {
-        let upstream = format!("\"{}\"\ncredentials = \"pass_through\"\n{settings}", plane.url());
+        let upstream = format!("upstream = \"{}\"\ncredentials = \"pass_through\"\n{settings}", plane.url());
         let trust = format!("[gates.kubernetes.upstream_tls]\nca = \"{}\"", plane.ca_file().display());
         Self::run(&upstream, &trust, |program, args| {
             let mut run = command(program, args);
@@ -57,7 +60,7 @@ impl Gate {
 
     /// The same with settings.
     pub(crate) fn injecting_with(plane: &ControlPlane, user: &User, settings: &str) -> Self {
-        Self::run(&format!("\"kubeconfig\"\ncredentials = \"inject\"\n{settings}"), "", |program, args| {
+        Self::run(&format!("upstream = \"kubeconfig\"\ncredentials = \"inject\"\n{settings}"), "", |program, args| {
             let mut run = command(program, args);
             run.env("KUBECONFIG", plane.kubeconfig(user));
             run
@@ -67,8 +70,9 @@ impl Gate {
     /// Starts a gate as a Service for many clients, which it knows by their tokens: it asks about
     /// them as `user`, and passes their own credentials on.
     pub(crate) fn service(plane: &ControlPlane, user: &User, settings: &str) -> Self {
-        let settings =
-            format!("\"kubeconfig\"\ncredentials = \"pass_through\"\nclients = {{ tokens = \"review\" }}\n{settings}");
+        let settings = format!(
+            "upstream = \"kubeconfig\"\ncredentials = \"pass_through\"\nclients = {{ tokens = \"review\" }}\n{settings}"
+        );
         Self::run(&settings, "", |program, args| {
             let mut run = command(program, args);
             run.env("KUBECONFIG", plane.kubeconfig(user));
@@ -79,26 +83,55 @@ impl Gate {
     /// Starts a gate as a sidecar of a pod: everything comes from the pod's service account, and
     /// only the address to listen on is configured.
     pub(crate) fn sidecar(pod: &InPod) -> Self {
-        Self::run("\"in_cluster\"", "", |program, args| pod.command(program, args))
+        Self::run("upstream = \"in_cluster\"", "", |program, args| pod.command(program, args))
+    }
+
+    /// Starts a gate before clusters of these names, all of which are the control plane; a client
+    /// calls the first. What the gate passes on is the client's token: its own is nobody's.
+    pub(crate) fn hub(plane: &ControlPlane, clusters: &[&str], settings: &str) -> Self {
+        let dir = folder();
+        let own = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).expect("a certificate can be made");
+        let cert = dir.path().join("out/ca.crt");
+        let key = dir.path().join("out/tls.key");
+        let folder = dir.path().join("clusters");
+        fs::write(&cert, own.cert.pem()).expect("the folder is ours");
+        fs::write(&key, own.signing_key.serialize_pem()).expect("the folder is ours");
+        fs::create_dir(&folder).expect("the folder is ours");
+        let nobody = User { name: "nobody".to_owned(), token: "nobody".to_owned() };
+        for cluster in clusters {
+            write_kubeconfig(&folder.join(format!("{cluster}.yaml")), &plane.url(), &plane.ca_file(), &nobody);
+        }
+        let upstream = format!("clusters = {folder:?}\ncredentials = \"pass_through\"\n{settings}");
+        let tls = format!("[gates.kubernetes.tls]\nmode = \"files\"\ncert = {cert:?}\nkey = {key:?}");
+        let mut gate = Self::run_in(dir, &upstream, &tls, |program, args| {
+            let mut run = command(program, args);
+            run.env_remove("KUBECONFIG");
+            run
+        });
+        gate.base = format!("/c/{}", clusters[0]);
+        gate
     }
 
     fn run(upstream: &str, trust: &str, run: impl FnOnce(&str, [&str; 3]) -> Command) -> Self {
-        let dir = scratch_dir();
+        let dir = folder();
+        let out = dir.path().join("out");
+        let tls = format!("[gates.kubernetes.tls]\nmode = \"self_signed\"\nwrite_to = {out:?}\n{trust}");
+        Self::run_in(dir, upstream, &tls, run)
+    }
+
+    fn run_in(dir: TempDir, upstream: &str, tls: &str, run: impl FnOnce(&str, [&str; 3]) -> Command) -> Self {
         let (port, admin) = (free_port(), free_port());
         let path = |name: &str| dir.path().join(name).display().to_string();
-        fs::create_dir(dir.path().join("out")).expect("the folder is ours");
         let config = format!(
             "[admin]\nlisten = \"127.0.0.1:{admin}\"\n\
              [log]\nlevel = \"{LOG}\"\ncalls = \"{}\"\n\
-             [gates.kubernetes]\nlisten = \"127.0.0.1:{port}\"\nupstream = {upstream}\n\
-             [gates.kubernetes.tls]\nmode = \"self_signed\"\nwrite_to = \"{}\"\n{trust}\n",
+             [gates.kubernetes]\nlisten = \"127.0.0.1:{port}\"\n{upstream}\n{tls}\n",
             path("calls.jsonl"),
-            path("out"),
         );
         fs::write(dir.path().join("tidegate.toml"), &config).expect("the folder is ours");
         let run = run(env!("CARGO_BIN_EXE_tidegate"), ["run", "--config", &path("tidegate.toml")]);
         let process = Process::start("tidegate", dir.path(), run);
-        let gate = Self { process, port, admin, dir };
+        let gate = Self { process, port, admin, base: String::new(), dir };
         wait_for("the gate is ready", Duration::from_secs(20), || {
             gate.process.must_run();
             let up = gate.admin_get("/readyz").is_some_and(|answer| answer.starts_with("HTTP/1.1 200"));
@@ -109,6 +142,11 @@ impl Gate {
 
     pub(crate) const fn port(&self) -> u16 {
         self.port
+    }
+
+    /// The path below which the clients call.
+    pub(crate) fn base(&self) -> &str {
+        &self.base
     }
 
     /// The folder that it has written for the controller to mount.
@@ -126,7 +164,7 @@ impl Gate {
         path
     }
 
-    /// The pod-local CA that the gate has written for its clients.
+    /// The CA for its clients, which a gate with one upstream has written.
     pub(crate) fn ca_file(&self) -> PathBuf {
         self.folder().join("ca.crt")
     }
@@ -134,7 +172,7 @@ impl Gate {
     /// A kubeconfig that leads through the gate.
     pub(crate) fn kubeconfig(&self, user: &User) -> PathBuf {
         let path = self.dir.path().join(format!("gate-{}.kubeconfig", user.mark()));
-        write_kubeconfig(&path, &format!("https://127.0.0.1:{}", self.port), &self.ca_file(), user);
+        write_kubeconfig(&path, &format!("https://127.0.0.1:{}{}", self.port, self.base), &self.ca_file(), user);
         path
     }
 
@@ -246,6 +284,13 @@ impl Gate {
     }
 }
 
+/// A folder for a gate, with one for what its clients need.
+fn folder() -> TempDir {
+    let dir = scratch_dir();
+    fs::create_dir(dir.path().join("out")).expect("the folder is ours");
+    dir
+}
+
 impl Drop for Gate {
     fn drop(&mut self) {
         if std::thread::panicking() {
@@ -261,7 +306,15 @@ pub(crate) enum Way<'a> {
     Gate(&'a Gate),
 }
 
-impl Way<'_> {
+impl<'a> Way<'a> {
+    /// The path of the server's URL.
+    pub(crate) fn base(self) -> &'a str {
+        match self {
+            Self::Direct(_) => "",
+            Self::Gate(gate) => gate.base(),
+        }
+    }
+
     pub(crate) fn kubeconfig(self, user: &User) -> PathBuf {
         match self {
             Self::Direct(plane) => plane.kubeconfig(user),
