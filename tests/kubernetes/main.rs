@@ -4,6 +4,7 @@
 //! languages are fetched into it. A test whose programs cannot be had says that it was skipped, and
 //! passes; `TIDEGATE_LIVE=1` makes that a failure. Each module has one topic.
 
+mod argocd;
 mod backoff;
 mod clock;
 mod corrected;
@@ -43,4 +44,4 @@ mod throttled;
 mod uploads;
 mod webhook;
 
-use testing::{admin, fetched, java, live, pages as follow, ports, wait};
+use testing::{admin, fetched, java, live, pages as follow, ports, store_server, store_servers, wait};

@@ -68,12 +68,59 @@ pub(crate) fn old_kubectl() -> Result<PathBuf, String> {
 pub(crate) fn helm() -> Result<PathBuf, String> {
     let module = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/kubernetes/helm");
     let dir = install("helm", &[&module.join("go.mod"), &module.join("go.sum")], |dir| {
-        let mut go = command("go");
-        go.current_dir(&module).env("CGO_ENABLED", "0");
-        go.args(["build", "-p", "2", "-mod=readonly", "-buildvcs=false", "-trimpath", "-ldflags=-s -w", "-o"]);
-        run("go", go.arg(dir.join("helm")).arg("helm.sh/helm/v3/cmd/helm"))
+        build(&module, &["build"], "helm.sh/helm/v3/cmd/helm", &dir.join("helm"))
     })?;
     Ok(dir.join("helm"))
+}
+
+/// Argo CD's programs as one, `argocd`, beside its CustomResourceDefinitions and the script that they run.
+pub(crate) fn argocd() -> Result<PathBuf, String> {
+    let module = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/kubernetes/argocd");
+    let from = ["go.mod", "go.sum", "main.go"].map(|name| module.join(name));
+    install("argocd", &from.each_ref().map(PathBuf::as_path), |dir| {
+        build(&module, &["build"], ".", &dir.join("argocd"))?;
+        let source = source_of(&module, "github.com/argoproj/argo-cd/v3")?;
+        for file in
+            ["manifests/crds/application-crd.yaml", "manifests/crds/appproject-crd.yaml", "hack/git-verify-wrapper.sh"]
+        {
+            copy(&source.join(file), dir)?;
+        }
+        run("chmod", command("chmod").current_dir(dir).args(["755", "git-verify-wrapper.sh"]))
+    })
+}
+
+/// controller-runtime's tests of its client, `client.test`, beside their `testdata`.
+pub(crate) fn client_tests() -> Result<PathBuf, String> {
+    let module = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/kubernetes/argocd");
+    install("client-tests", &[&module.join("go.mod"), &module.join("go.sum")], |dir| {
+        build(&module, &["test", "-c"], "sigs.k8s.io/controller-runtime/pkg/client", &dir.join("client.test"))?;
+        let (from, to) = ("pkg/client/testdata/examplecrd.yaml", dir.join("testdata"));
+        fs::create_dir(&to).map_err(|e| format!("{}: {e}", to.display()))?;
+        copy(&source_of(&module, "sigs.k8s.io/controller-runtime")?.join(from), &to)
+    })
+}
+
+/// Builds a package of a Go module as the control plane is built.
+fn build(module: &Path, how: &[&str], package: &str, to: &Path) -> Result<(), String> {
+    let mut go = command("go");
+    go.current_dir(module).env("CGO_ENABLED", "0").args(how);
+    go.args(["-p", "2", "-mod=readonly", "-buildvcs=false", "-trimpath", "-ldflags=-s -w", "-o"]);
+    run("go", go.arg(to).arg(package))
+}
+
+/// The folder of a module that this one depends on, once that was built.
+fn source_of(module: &Path, name: &str) -> Result<PathBuf, String> {
+    let out = command("go").current_dir(module).args(["list", "-m", "-mod=readonly", "-f", "{{.Dir}}", name]).output();
+    let out = out.map_err(|e| format!("go is needed, and does not run: {e}"))?;
+    let folder = String::from_utf8_lossy(&out.stdout).trim().to_owned();
+    if folder.is_empty() { Err(format!("go list {name}: there is no folder")) } else { Ok(folder.into()) }
+}
+
+/// Copies a file into a folder. It is written anew, since files in Go's cache are read-only.
+fn copy(file: &Path, to: &Path) -> Result<(), String> {
+    let name = file.file_name().ok_or_else(|| format!("{}: expected a file", file.display()))?;
+    let text = fs::read(file).map_err(|e| format!("{}: {e}", file.display()))?;
+    fs::write(to.join(name), text).map_err(|e| format!("{}: {e}", to.display()))
 }
 
 /// A folder with the CustomResourceDefinitions that `deploy/` and the tests name, out of the Go
@@ -85,13 +132,7 @@ pub(crate) fn definitions() -> Result<PathBuf, String> {
         for line in fs::read_to_string(&pins).map_err(|e| format!("{}: {e}", pins.display()))?.lines() {
             match line.split_whitespace().collect::<Vec<_>>()[..] {
                 [name, sum] => module = download(name, sum)?,
-                [path] => {
-                    let from = module.join(path);
-                    let name = from.file_name().ok_or_else(|| format!("{path}: expected a file"))?;
-                    // Written, not copied: files in Go's cache are read-only.
-                    let text = fs::read(&from).map_err(|e| format!("{}: {e}", from.display()))?;
-                    fs::write(dir.join(name), text).map_err(|e| format!("{}: {e}", dir.display()))?;
-                }
+                [path] => copy(&module.join(path), dir)?,
                 _ => {}
             }
         }
