@@ -93,7 +93,7 @@ impl Driver {
     /// calls.
     pub(crate) async fn tidy(&self) {
         let advance = |state: &mut DriverState, now| {
-            let is_behind = state.deciders().fold(false, |behind, twin| twin.advance(now) || behind);
+            let is_behind = state.deciders().filter_map(|twin| twin.advance(now).then_some(())).count() > 0;
             state.candidate.as_mut().is_some_and(|twin| twin.advance(now)) || is_behind
         };
         while self.operate(advance) {

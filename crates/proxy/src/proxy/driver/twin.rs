@@ -88,6 +88,7 @@ enum Stage {
 
 /// What has become of the real call, at the gate.
 #[derive(Clone)]
+#[expect(clippy::large_enum_variant, reason = "it is handed on at once")]
 pub(crate) enum Fate {
     Answered(TwinAnswer),
     /// The gate refused it, so there is no answer.
@@ -175,7 +176,7 @@ impl Twin {
         self.usual.resize(self.usual.len().max(class + 1), USUAL);
         match fate {
             Fate::Answered(answer) => {
-                self.usual[class] = (self.usual[class] * 15 + answer.after) / 16;
+                self.usual.get_mut(class).into_iter().for_each(|usual| *usual = (*usual * 15 + answer.after) / 16);
                 // Without a slot, the end of the body changes nothing.
                 let is_over = matches!(&copy.stage, Stage::Sent { slot, .. } if slot.is_empty());
                 copy.body = is_over.then_some(Duration::ZERO);
@@ -185,7 +186,8 @@ impl Twin {
                 let failing = copy.key.and_then(|key| self.limiter.keys().find(&key, now));
                 let failure = |(_, state): (_, KeyState)| Answer::new(Outcome::Failure, state.last_status);
                 let answer = failing.map_or(NOTHING.answer, failure);
-                copy.answer = Some(TwinAnswer { answer, after: self.usual[class], ..NOTHING });
+                copy.answer =
+                    Some(TwinAnswer { answer, after: self.usual.get(class).copied().unwrap_or(USUAL), ..NOTHING });
                 copy.body = Some(Duration::ZERO);
             }
             Fate::Ended => {
