@@ -53,8 +53,7 @@ impl Dice {
     /// Returns a random number of at least 0 and less than 1.
     fn roll(&mut self) -> f64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let unit = (mix(self.0) >> 11) as f64 / (1_u64 << 53) as f64;
-        unit
+        (mix(self.0) >> 11) as f64 / (1_u64 << 53) as f64
     }
 }
 
