@@ -93,13 +93,19 @@ impl<'a> Cursor<'a> {
     /// Returns the position of the key `name` in this table.
     pub(super) fn at(&self, name: &str) -> Self {
         let below = |value: Option<&'a Value>| value.and_then(|value| value.get(name));
-        Self { value: below(self.value), preset: below(self.preset), path: self.path.key(name), ..self.clone() }
+        Self {
+            value: below(self.value),
+            preset: below(self.preset),
+            path: self.path.key(name),
+            or: None,
+            ..self.clone()
+        }
     }
 
     /// Returns the position of an element of this list.
     pub(super) fn item(&self, index: usize) -> Self {
         let value = self.value.and_then(|value| value.get(index));
-        Self { value, preset: None, path: self.path.index(index), ..self.clone() }
+        Self { value, preset: None, path: self.path.index(index), or: None, ..self.clone() }
     }
 
     /// Returns the position of the table with this `name` in a list of tables.
@@ -129,8 +135,9 @@ impl<'a> Cursor<'a> {
 
     /// Returns true if a value here switches something on: any but `off`, `false`, `auto` and "".
     pub(super) fn is_asked_for(&self) -> bool {
-        let idle =
-            |value: &Value| value.as_bool() == Some(false) || matches!(value.as_str(), Some("off" | "auto" | ""));
+        let idle = |value: &Value| {
+            value.as_bool() == Some(false) || matches!(value.as_str(), Some("off" | "auto" | "false" | ""))
+        };
         self.value.is_some_and(|value| !idle(value))
     }
 
