@@ -12,9 +12,13 @@ pub fn digest(body: &[u8], salt: &impl BuildHasher) -> Content {
     }
     let mut times = salt.build_hasher();
     let mut timeless = salt.build_hasher();
+    let is_renewal = memchr::memmem::find(body, RENEWAL).is_some();
     let mut rest = body;
     while let Some(Gap { before, time, after }) = next_gap(rest) {
         times.write(time);
+        if is_renewal {
+            timeless.write(time);
+        }
         timeless.write(before);
         rest = after;
     }
@@ -57,6 +61,8 @@ fn next_gap(text: &[u8]) -> Option<Gap<'_>> {
     }
 }
 
+/// A leader's lock, in an annotation too, is written for its time alone.
+const RENEWAL: &[u8] = b"renewTime";
 /// The beginning of Kubernetes' protobuf.
 const PROTOBUF: &[u8] = b"k8s\0";
 /// The names of values that differ in each write: the version of the object, the number of its
@@ -89,6 +95,8 @@ mod tests {
         assert_ne!(one.body, other.body);
         assert_eq!(one.timeless, other.timeless);
         assert_ne!(one.timeless, no_time.timeless);
+        let renewed = |time| digest(body(1, &format!(r#"{{\"renewTime\":\"{time}\"}}"#)));
+        assert_ne!(renewed(times[0]).timeless, renewed("2026-11-28T09:40:02Z").timeless);
     }
 
     #[test]

@@ -290,6 +290,7 @@ fn clear_times(value: &mut Value) {
     match value {
         Value::String(text) if is_time(text.as_bytes()) => text.clear(),
         Value::Array(values) => values.iter_mut().for_each(clear_times),
+        Value::Object(fields) if fields.contains_key("renewTime") => {}
         Value::Object(fields) => fields.values_mut().for_each(clear_times),
         _ => {}
     }
