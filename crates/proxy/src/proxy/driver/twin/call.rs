@@ -50,16 +50,13 @@ impl Driver {
         bytes: &dyn Fn() -> usize,
         at: Moment,
     ) -> Result<(Verdict, [Option<TwinCall>; 2]), Stale> {
-        self.operate(|state, now| {
+        let (verdict, shadow, candidate) = self.operate(|state, now| {
             if state.generation != config.generation {
                 return Err(Stale);
             }
-            let copy = |twin: &mut Twin, is_candidate, bytes| {
-                let number = twin.arrive(config, arrival, bytes, at)?;
-                Some(TwinCall { driver: self.clone(), is_candidate, twin: twin.since, number: Some(number) })
-            };
-            let shadow = config.has_shadow.then(|| copy(state.decider(true), false, bytes)).flatten();
-            let candidate = state.candidate.as_deref_mut().and_then(|twin| copy(twin, true, &|| 0));
+            let copy = |twin: &mut Twin, bytes| Some((twin.arrive(config, arrival, bytes, at)?, twin.since));
+            let shadow = config.has_shadow.then(|| copy(state.decider(true), bytes)).flatten();
+            let candidate = state.candidate.as_deref_mut().and_then(|twin| copy(twin, &|| 0));
             let is_shadow = state.own.is_shadow();
             let limiter = &mut state.own.limiter;
             let verdict = if config.is_in_shadow(arrival.class) {
@@ -68,8 +65,12 @@ impl Driver {
             } else {
                 self.held(limiter.arrive(arrival, now), Learning::All, now)
             };
-            Ok((verdict, [shadow, candidate]))
-        })
+            Ok((verdict, shadow, candidate))
+        })?;
+        // Made without the lock, which the end of one takes, in a panic too.
+        let call =
+            |is_candidate, (number, twin)| TwinCall { driver: self.clone(), is_candidate, twin, number: Some(number) };
+        Ok((verdict, [shadow.map(|copy| call(false, copy)), candidate.map(|copy| call(true, copy))]))
     }
 
     /// Returns what would happen to a call now, under the gate's limits or the candidate's. `config`
