@@ -20,6 +20,8 @@ pub struct Github {
     users: BTreeMap<u64, User>,
     /// True if another tool takes half of each quota.
     shared: bool,
+    /// True if resets are cut to a second, and not rounded up to one: GitHub does not say which.
+    cuts: bool,
     scale: Scale,
 }
 
@@ -102,7 +104,7 @@ impl Github {
     }
 
     pub fn scaled(scale: Scale) -> Self {
-        Self { scale, ..Self::shared() }
+        Self { scale, cuts: true, ..Self::shared() }
     }
 }
 
@@ -144,7 +146,7 @@ impl User {
 impl Provider for Github {
     fn serve(&mut self, account: u64, kind: &str, at: Duration) -> Reply {
         let takes = Duration::from_millis(200);
-        let Self { shared, scale, .. } = *self;
+        let Self { shared, cuts, scale, .. } = *self;
         let user = self.users.entry(account).or_default();
         let has_room = user.bears(kind, scale, at);
         user.under_way += 1;
@@ -161,7 +163,7 @@ impl Provider for Github {
             ("date", date),
             ("x-ratelimit-limit", quota.to_string()),
             ("x-ratelimit-remaining", (quota - resource.used).to_string()),
-            ("x-ratelimit-reset", (EPOCH + resource.window_ends).as_secs().to_string()),
+            ("x-ratelimit-reset", ((EPOCH + resource.window_ends).as_secs() + u64::from(!cuts)).to_string()),
             ("x-ratelimit-resource", name.to_owned()),
         ] {
             headers.insert(name, HeaderValue::try_from(value).expect("a value"));
