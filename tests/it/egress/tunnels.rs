@@ -279,6 +279,13 @@ async fn a_dial_that_fails_is_said_in_the_answer_to_the_connect() {
     let listener = listener("", Around::default()).await;
     let answer = listener.exchange(&format!("CONNECT {closed} HTTP/1.1\r\n\r\n")).await;
     assert!(answer.starts_with("HTTP/1.1 502 tidegate: 127.0.0.1 refused the connection\r\n"), "{answer}");
+    // Nobody loses the answer for what he sent behind the head already.
+    let sent = "x".repeat(1 << 20);
+    let mut stream = listener.connect().await;
+    stream.write_all(format!("CONNECT {closed} HTTP/1.1\r\n\r\n{sent}").as_bytes()).await.expect("sent");
+    let mut answer = String::new();
+    within(stream.read_to_string(&mut answer)).await.expect("not reset");
+    assert!(answer.starts_with("HTTP/1.1 502 "), "{answer}");
     let answer = listener.exchange("CONNECT no-such-name.invalid:443 HTTP/1.1\r\n\r\n").await;
     let line = "HTTP/1.1 502 tidegate: no-such-name.invalid has no address; check the name, and the pod's DNS\r\n";
     assert!(answer.starts_with(line), "{answer}");

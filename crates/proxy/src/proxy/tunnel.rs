@@ -81,6 +81,10 @@ impl UpgradeSlot {
         lock(&self.0).tunnel = Some(tunnel);
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        lock(&self.0).tunnel.is_none()
+    }
+
     /// Makes the tunnel count as in flight until it ends.
     pub(crate) fn hold(&self, in_flight: Option<InFlight>) {
         lock(&self.0).in_flight = in_flight;

@@ -77,6 +77,9 @@ pub(in crate::proxy) async fn serve_calls(handle: &WireHandle, path: Path, closi
     let place = handle.place.clone();
     let calls = Calls { path, handle: Some(handle.clone()), upgrade_slot: Some(upgrade_slot.clone()), place };
     let served = Box::pin(serve_http1(handle, calls, closing)).await;
+    if served.is_ok() && upgrade_slot.is_empty() {
+        handle.end().await;
+    }
     if handle.has_unread() {
         Box::pin(linger(handle)).await;
     }

@@ -221,6 +221,16 @@ impl WireHandle {
         }
     }
 
+    /// Shuts down writing if hyper has not: it leaves that to a tunnel, which a refused CONNECT does
+    /// not get.
+    pub(super) async fn end(&self) {
+        let is_open = matches!(lock(&self.state).write_half, WriteHalf::Open);
+        if is_open {
+            lock(&self.state).write_half = WriteHalf::Closed { mid_request: true };
+            self.close().await;
+        }
+    }
+
     /// Returns true if hyper has shut down writing but the client may still be sending: a part of
     /// its last request is missing, or there are unread bytes.
     pub(crate) fn has_unread(&self) -> bool {

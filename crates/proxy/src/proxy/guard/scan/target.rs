@@ -58,6 +58,8 @@ fn encode(byte: u8, carried: &mut Vec<u8>) {
     carried.extend_from_slice(format!("%{byte:02X}").as_bytes());
 }
 
+const CONNECT: &[u8] = b"CONNECT ";
+
 #[cfg(test)]
 mod tests {
     use http::uri::PathAndQuery;
@@ -119,5 +121,3 @@ mod tests {
         assert_eq!(carried(longest.as_bytes()), longest.as_bytes());
     }
 }
-
-const CONNECT: &[u8] = b"CONNECT ";
