@@ -51,7 +51,7 @@ impl Collector {
     async fn send(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
         let sent = tokio::time::timeout(TIMEOUT, self.client.send(request, true, LONGEST_ANSWER)).await;
         let late = |_| Err(HttpError::from(format!("no answer within {} s", TIMEOUT.as_secs())));
-        let answer = sent.map_or_else(late, |sent| sent.map_err(HttpError::from));
+        let answer = sent.unwrap_or_else(late);
         let fault = match &answer {
             Ok(answer) if answer.status().is_success() => None,
             Ok(answer) => Some(format!("the collector answered {}", answer.status())),

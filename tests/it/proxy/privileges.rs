@@ -423,7 +423,6 @@ const NO_HEADERS: &[&str] = &[
     "grpc-retry-pushback-ms",
     "grpc-status",
     "grpc-status-details-bin",
-    "no-cache",
     "no-store",
     "rpc-v2-cbor",
     "s3-control",
