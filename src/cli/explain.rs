@@ -168,7 +168,9 @@ fn what_now(gate: &Gate, now: &Result<Vec<Explanation>, String>) -> String {
         "refused" if explained.shadow => {
             format!("{SHADOW}; it would have been refused ({reason}), to be tried again in {seconds}")
         }
-        "unconnected" => "it would be answered 502, unless a connection can be made by then".to_owned(),
+        "unconnected" => {
+            "it would be answered 502, unless the upstream can be reached again before it is sent".to_owned()
+        }
         now => decided(now, reason, explained.seconds),
     };
     if let Some(key) = &explained.failing {

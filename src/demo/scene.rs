@@ -14,7 +14,8 @@ pub(super) struct ObjectKind {
     pub(super) guarded: bool,
 }
 
-/// Four controllers of a typical operator, two of them behind the webhook.
+/// The kinds of objects of a typical operator, with a controller for each. The webhook is called
+/// for writes to two of them.
 pub(super) const KINDS: [ObjectKind; 4] = [
     ObjectKind { resource: "buckets", guarded: true },
     ObjectKind { resource: "databases", guarded: true },

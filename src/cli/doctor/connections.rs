@@ -38,7 +38,7 @@ struct Beside {
     others: BTreeSet<String>,
     /// The number of connections of these processes, without those of other gates.
     count: usize,
-    /// How many connections may be the gate's.
+    /// The connections whose process is unknown: they could be the gate's.
     unknown: usize,
 }
 

@@ -35,7 +35,7 @@ fn says_wrong(body: &[u8]) -> bool {
 
 const TYPE: &[u8] = b"application/apply-patch+";
 const MESSAGE: &[u8] = b"failed to create typed patch object";
-/// The text before a quotation of the message: `other: error`, or quotes inside JSON.
+/// What may stand before the message where another text quotes it: a colon, or a quote inside JSON.
 const CITED: [&[u8]; 2] = [b": ", b"\\\""];
 
 #[cfg(test)]

@@ -64,7 +64,7 @@ pub struct Call {
     pub(super) parts: CallParts,
 }
 
-/// The positions of a call's parts in its text.
+/// The positions of the resource, namespace, name and so on in the text that holds them all.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct CallParts {
     pub(super) path: TextSpan,

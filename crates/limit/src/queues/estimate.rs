@@ -227,8 +227,8 @@ impl Scheduler {
         turns.waiting.saturating_sub(later.map(|queue_group| queue_group.waiting).sum())
     }
 
-    /// Counts the waiting calls of a class, and those of them that could be sent whenever the
-    /// estimated call could.
+    /// Counts the waiting calls of a class, and how many of them wait for nothing but what the
+    /// estimated call waits for too.
     fn others(&self, class: ClassId, call: &EstimatedCall<'_>, bucket: BucketId) -> OtherCalls {
         let turns = self.classes.of(class);
         let mut others = OtherCalls { all: turns.waiting, ..OtherCalls::default() };

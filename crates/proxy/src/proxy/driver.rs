@@ -55,7 +55,8 @@ struct DriverCore {
 }
 
 struct DriverState {
-    /// The gate's limiter. In shadow mode its calls are copies.
+    /// The gate's limiter. In shadow mode it decides about copies of the calls, and holds back
+    /// none.
     own: Twin,
     /// The limiter for the classes in shadow mode, on a gate where other classes are enforced.
     shadow: Option<Box<Twin>>,

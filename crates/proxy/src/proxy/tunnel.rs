@@ -90,7 +90,8 @@ impl UpgradeSlot {
         lock(&self.0).in_flight = in_flight;
     }
 
-    /// Serves the connection of a client, if a call has put a tunnel there.
+    /// Serves the rest of a client's connection, if one of its calls has put a tunnel into the
+    /// slot.
     pub(crate) async fn serve<C>(&self, gate: &str, client: C, busy: impl FnOnce() -> Option<Busy>)
     where
         C: AsyncRead + AsyncWrite + Unpin,

@@ -134,7 +134,7 @@ fn upstream(at: &Cursor<'_>, controllers: &[ControllerModel]) -> Upstream {
     let capacity = rate(at, "capacity");
     let seats: Option<u32> = at.option("seats", None);
     if let Some(seats) = seats.filter(|seats| *seats == 0 || capacity.is_some()) {
-        at.at("seats").problem(format!("is {seats}, expected 1 or more, and no capacity beside it"));
+        at.at("seats").problem(format!("is {seats}, expected 1 or more; seats and capacity exclude each other"));
     }
     Upstream {
         latency: at.get("latency", Upstream::default().latency),

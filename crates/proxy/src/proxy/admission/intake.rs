@@ -33,8 +33,8 @@ impl Intake {
         Self { rest: body, read: BytesMut::new(), trailers: None, is_whole: is_none, is_none }
     }
 
-    /// Reads one more frame and returns its number of bytes. Never ready once the body has ended or
-    /// enough was read.
+    /// Reads one more frame and returns its number of bytes. Stays pending for ever once the body
+    /// has ended, or as much of it was read as a waiting call may hold.
     pub(super) fn poll_more(&mut self, cx: &mut Context<'_>) -> Poll<Result<usize, InboundError>> {
         if self.is_whole || self.read.len() >= ENOUGH {
             return Poll::Pending;

@@ -78,7 +78,7 @@ struct CallCopy {
     body: Option<Duration>,
 }
 
-/// The stage of a call at the twin.
+/// How far a copy of a call has come at its twin.
 enum Stage {
     Waits(Ticket),
     Sent { at: Moment, receipt: Receipt, slot: Slot },

@@ -30,7 +30,7 @@ struct PassedTunnel {
     origin: Origin,
     /// The connection to the host.
     host: upstream::Bare,
-    /// The gate that lists the host, if any.
+    /// The gate with this host among its `hosts`, if any.
     listed_by: Option<Arc<str>>,
     others: HostFate,
 }

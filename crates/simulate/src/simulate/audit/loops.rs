@@ -8,7 +8,7 @@ use crate::api::Verb;
 use crate::hot::{Act, CallNames, Detector, FoundLoop, News, ObjectCall, Proof};
 use crate::simulate::replay::{CallEnd, Record};
 
-/// Possible loops.
+/// The objects of a log that a controller may be writing in a loop.
 #[derive(Debug)]
 pub(super) struct Loops {
     hasher: RandomState,

@@ -265,7 +265,7 @@ const HELD: usize = 1 << 16;
 /// The most processes to know at once, and the most gates with counts of their own.
 const MOST_STARTS: usize = 1000;
 const MOST_GATES: usize = 100;
-/// The name of all further gates together.
+/// The name under which all gates past the most that are told apart are counted.
 const OTHERS: &str = "others";
 /// The most different requests to know at once.
 const MOST_REQUESTS: usize = 1 << 14;

@@ -228,7 +228,8 @@ fn wrong(path: &Path, why: impl Into<String>) -> CredentialsError {
 
 const EXPECTED: &str =
     "a kubeconfig with contexts, or a folder of kubeconfigs or of cluster Secrets (`server` and `config`, or `value`)";
-const NO_SEGMENT: &str = "cannot stand in a path; expected letters, digits and -._~:@ (kubectl config rename-context, or another name of the file)";
+const NO_SEGMENT: &str =
+    "cannot stand in a path; expected letters, digits and -._~:@ (kubectl config rename-context, or rename the file)";
 
 /// The longest name of a cluster, in bytes: that of a Kubernetes object.
 const LONGEST_NAME: usize = 253;
