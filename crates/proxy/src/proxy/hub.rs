@@ -183,7 +183,9 @@ impl Hub {
     /// The call reaches no cluster; the text says why.
     pub async fn carrier<'a>(self: &Arc<Self>, target: &'a str) -> Result<(Arc<Gate>, &'a str), NoCluster> {
         let path = ClusterPath::of(target).ok_or(NoCluster::Path)?;
-        Ok((self.gate(path.name).await?, path.below))
+        let late = |_| Err(NoCluster::Unusable(path.name.to_owned(), LATE.to_owned()));
+        let gate = tokio::time::timeout(READ_WITHIN, self.gate(path.name)).await.unwrap_or_else(late);
+        Ok((gate?, path.below))
     }
 
     /// Returns the gate of a cluster. If there is none yet, one of the calls that come meanwhile makes
@@ -295,6 +297,9 @@ async fn tidy(hub: Weak<Hub>, clock: Clock, stop: CancellationToken) {
 /// How long the limits of an idle cluster are kept, as those of an idle host by default.
 const IDLE: Duration = Duration::from_secs(600);
 const TIDY_EVERY: Duration = Duration::from_secs(10);
+/// The longest time that a call waits for a cluster's files: a volume may hang.
+const READ_WITHIN: Duration = Duration::from_secs(10);
+const LATE: &str = "its files were not read within 10 s; look at the volume that holds them";
 /// How long calls are refused without another look at a cluster that cannot be called.
 const REMEMBERED: Duration = Duration::from_secs(1);
 

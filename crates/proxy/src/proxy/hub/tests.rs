@@ -72,6 +72,10 @@ async fn a_caller_that_leaves_does_not_begin_slow_files_again() {
         };
         assert!(leaves, "the slow cluster holds up no other");
     }
+    tokio::time::pause();
+    let (late, ()) = tokio::join!(hub.carrier("/c/slow/api"), tokio::time::advance(READ_WITHIN + REMEMBERED));
+    assert!(late.is_err_and(|why| why.to_string().ends_with(LATE)));
+    tokio::time::resume();
     drop(release);
     assert!(hub.carrier("/c/slow/api").await.is_ok());
     assert_eq!(reads.load(Ordering::Relaxed), 1);
