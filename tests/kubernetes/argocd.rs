@@ -46,10 +46,9 @@ const SETTINGS: &str = r#"
 fn argo_cd_keeps_three_clusters_through_one_hub() {
     let test = "argo_cd_keeps_three_clusters_through_one_hub";
     let Some(store) = program() else { return };
-    let Some(plane) = ControlPlane::own(test, Options::default()) else { return };
-    // After the control plane: most of their packages are the same, and are built once.
     let Some(folder) = installed::or_skip(test, installed::argocd()) else { return };
     let _turn = turn::light();
+    let Some(plane) = ControlPlane::own(test, Options::default()) else { return };
     let gate = Gate::hub(&plane, &CLUSTERS, "");
     let dir = scratch_dir();
     let store = Node::start(&store, dir.path(), &[]);

@@ -132,8 +132,8 @@ fn a_rotated_token_is_used_within_a_minute_and_at_once_after_a_401() {
 #[test]
 fn a_rotated_ca_and_serving_certificate_lose_no_watch() {
     let test = "a_rotated_ca_and_serving_certificate_lose_no_watch";
-    let Some(plane) = ControlPlane::own(test, Options::default()) else { return };
     let _turn = turn::light();
+    let Some(plane) = ControlPlane::own(test, Options::default()) else { return };
     plane.namespace("rotated");
     let gate = Gate::start(&plane, "preset = \"none\"");
     let user = plane.master();

@@ -36,8 +36,8 @@ const BACK: Duration = Duration::from_secs(120);
 #[test]
 fn an_api_server_killed_under_a_leader_watches_and_writes_costs_no_more_than_directly() {
     let test = "an_api_server_killed_under_a_leader_watches_and_writes_costs_no_more_than_directly";
-    let Some(plane) = ControlPlane::own(test, Options::default()) else { return };
     let _turn = turn::alone();
+    let Some(plane) = ControlPlane::own(test, Options::default()) else { return };
     widgets::install(&plane);
     let gate = Gate::start(&plane, SETTINGS);
     // Both at once, so that both meet the same outage.
@@ -173,8 +173,8 @@ const CUT: Duration = Duration::from_secs(5);
 #[test]
 fn a_leader_keeps_its_lease_through_an_outage_that_is_shorter_than_the_lease_allows() {
     let test = "a_leader_keeps_its_lease_through_an_outage_that_is_shorter_than_the_lease_allows";
-    let Some(plane) = ControlPlane::own(test, Options { relay: true, ..Options::default() }) else { return };
     let _turn = turn::alone();
+    let Some(plane) = ControlPlane::own(test, Options { relay: true, ..Options::default() }) else { return };
     plane.namespace("cut");
     let gate = Gate::start(&plane, SETTINGS);
     let leaders = [("direct", Way::Direct(&plane)), ("through", Way::Gate(&gate))].map(|(name, way)| {
@@ -238,8 +238,8 @@ const STALL: Duration = Duration::from_secs(6);
 #[test]
 fn an_etcd_that_stalls_costs_through_the_gate_what_it_costs_directly() {
     let test = "an_etcd_that_stalls_costs_through_the_gate_what_it_costs_directly";
-    let Some(plane) = ControlPlane::own(test, Options::default()) else { return };
     let _turn = turn::alone();
+    let Some(plane) = ControlPlane::own(test, Options::default()) else { return };
     plane.namespace("stalled");
     let gate = Gate::start(&plane, SETTINGS);
     let ways = [("directly", Way::Direct(&plane)), ("through the gate", Way::Gate(&gate))];

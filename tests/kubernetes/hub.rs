@@ -34,9 +34,9 @@ fn controller_runtimes_client_tests_pass_through_the_hub() {
     let test = "controller_runtimes_client_tests_pass_through_the_hub";
     // As controller-runtime starts the API server for them; what they leave behind is in nobody's way.
     let flags = vec!["--disable-admission-plugins=ServiceAccount".to_owned()];
-    let Some(plane) = ControlPlane::own(test, Options { flags, ..Options::default() }) else { return };
     let Some(folder) = installed::or_skip(test, installed::client_tests()) else { return };
     let _turn = turn::light();
+    let Some(plane) = ControlPlane::own(test, Options { flags, ..Options::default() }) else { return };
     let gate = Gate::hub(&plane, &["one"], "");
     let user = plane.master();
     let report = plane.file("report.json");

@@ -27,8 +27,8 @@ const FORGOTTEN: Duration = Duration::from_secs(15);
 #[test]
 fn informers_come_through_an_outage_with_no_more_lists_than_without_the_gate() {
     let test = "informers_come_through_an_outage_with_no_more_lists_than_without_the_gate";
-    let Some(plane) = ControlPlane::own(test, Options { relay: true, ..Options::default() }) else { return };
     let _turn = turn::alone();
+    let Some(plane) = ControlPlane::own(test, Options { relay: true, ..Options::default() }) else { return };
     let gate = Gate::start(&plane, "");
     for (kind, outage) in [("restart", restart as fn(&ControlPlane)), ("cut", cut as fn(&ControlPlane))] {
         let direct = outage_under_informers(&plane, Way::Direct(&plane), &format!("{kind}-direct"), outage);

@@ -162,9 +162,9 @@ fn limit_seats(plane: &ControlPlane) {
 #[test]
 fn default_gates_share_the_seats_of_an_api_server_and_no_lease_is_late() {
     let test = "default_gates_share_the_seats_of_an_api_server_and_no_lease_is_late";
+    let _turn = turn::alone();
     let options = Options { flags: FLAGS.map(str::to_owned).to_vec(), ..Options::default() };
     let Some(plane) = ControlPlane::own(test, options) else { return };
-    let _turn = turn::alone();
     limit_seats(&plane);
     let asked = std::env::var("TIDEGATE_SEATS").ok();
     let Some(asked) = asked else {

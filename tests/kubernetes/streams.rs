@@ -44,10 +44,10 @@ fn a_thousand_watches_block_neither_a_read_nor_a_lease() {
 
 #[test]
 fn a_server_that_says_goaway_costs_no_client_an_error() {
+    let _turn = turn::alone();
     let flags = vec!["--goaway-chance=0.02".to_owned()];
     let options = Options { flags, ..Options::default() };
     let Some(plane) = ControlPlane::own("a_server_that_says_goaway_costs_no_client_an_error", options) else { return };
-    let _turn = turn::alone();
     let direct = herd(&plane, Way::Direct(&plane), "direct");
     let gate = Gate::start(&plane, "preset = \"none\"");
     let through = herd(&plane, Way::Gate(&gate), "through");

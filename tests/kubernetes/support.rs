@@ -9,13 +9,12 @@ pub(crate) mod installed;
 pub(crate) mod large;
 pub(crate) mod pods;
 pub(crate) mod programs;
-pub(crate) mod turn;
 pub(crate) mod webhook;
 pub(crate) mod widgets;
 
 use std::time::Duration;
 
-pub(crate) use testing::{audit, binaries, control_plane, process};
+pub(crate) use testing::{audit, binaries, control_plane, process, turn};
 
 pub(crate) use crate::fetched::{now, say};
 pub(crate) use crate::wait::{pause, wait_for};

@@ -29,9 +29,9 @@ const ON_THE_WAY: Duration = Duration::from_millis(50);
 #[test]
 fn a_429_of_priority_and_fairness_pauses_its_key_for_the_time_it_names() {
     let test = "a_429_of_priority_and_fairness_pauses_its_key_for_the_time_it_names";
+    let _turn = turn::alone();
     let flags = ["--max-requests-inflight=4", "--max-mutating-requests-inflight=2"].map(str::to_owned).to_vec();
     let Some(plane) = ControlPlane::own(test, Options { flags, ..Options::default() }) else { return };
-    let _turn = turn::alone();
     plane.namespace("throttled");
     large::fill(&plane, "large");
     let (sitter, user) = (plane.tester(), plane.tester());

@@ -49,8 +49,8 @@ spec:
 fn five_real_controllers_at_rest_are_accused_of_nothing() {
     let test = "five_real_controllers_at_rest_are_accused_of_nothing";
     let Some(dns) = installed::or_skip(test, external_dns()) else { return };
+    let _turn = turn::light();
     let Some(plane) = ControlPlane::own(test, Options::default()) else { return };
-    let starting = turn::light();
     widgets::install(&plane);
     let gate = Gate::start(&plane, "");
     let kubeconfig = || gate.kubeconfig(&plane.master());
@@ -92,7 +92,6 @@ fn five_real_controllers_at_rest_are_accused_of_nothing() {
             plane.kubectl(&["get", "deployment", "web", "-n", "rest", "-o", "jsonpath={.status.readyReplicas}"]);
         (ready == "5").then_some(())
     });
-    drop(starting);
 
     let rest = std::env::var("TIDEGATE_REST").ok().and_then(|rest| rest.parse().ok()).unwrap_or(REST);
     pause(Duration::from_secs(rest));

@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::control_plane::{ControlPlane, Options, User};
 use super::in_pod::InPod;
 use super::process::{Process, command, scratch_dir};
-use super::{installed, say, wait_for};
+use super::{installed, say, turn, wait_for};
 use crate::ports::free_port;
 
 /// The name of the sidecar's image in everything in `deploy/`.
@@ -45,7 +45,12 @@ impl Cluster {
     /// The shared cluster, started on first use; `None` if the tests are skipped.
     pub(crate) fn shared(test: &str) -> Option<&'static Self> {
         static SHARED: OnceLock<Option<Cluster>> = OnceLock::new();
-        SHARED.get_or_init(|| Self::start(test)).as_ref()
+        SHARED
+            .get_or_init(|| {
+                let _turn = turn::light();
+                Self::start(test)
+            })
+            .as_ref()
     }
 
     fn start(test: &str) -> Option<Self> {

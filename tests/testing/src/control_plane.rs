@@ -23,6 +23,7 @@ use crate::fetched::{now, say};
 use crate::ports::free_port;
 use crate::process::{Process, command, scratch_dir};
 use crate::relay::Relay;
+use crate::turn;
 use crate::wait::wait_for;
 
 /// Enough for every test to have its own identities, so that the audit log tells them apart.
@@ -88,14 +89,17 @@ pub struct ControlPlane {
 
 impl ControlPlane {
     /// The control plane that most tests share, started on first use; `None` if the tests are
-    /// skipped.
+    /// skipped. Call it before you take a turn.
     pub fn shared(test: &str) -> Option<&'static Self> {
         static SHARED: OnceLock<ControlPlane> = OnceLock::new();
         let binaries = Binaries::or_skip(test)?;
-        Some(SHARED.get_or_init(|| Self::start(binaries, Options { controller_manager: true, ..Options::default() })))
+        Some(SHARED.get_or_init(|| {
+            let _turn = turn::light();
+            Self::start(binaries, Options { controller_manager: true, ..Options::default() })
+        }))
     }
 
-    /// A control plane for this test alone.
+    /// A control plane for this test alone. Take a turn first, since a start needs both processors.
     pub fn own(test: &str, options: Options) -> Option<Self> {
         Some(Self::start(Binaries::or_skip(test)?, options))
     }

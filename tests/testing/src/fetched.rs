@@ -12,6 +12,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
+use crate::turn;
+
 /// Writes a line of the report, past libtest's capture, so that skips and figures show in a run
 /// that passes.
 pub fn say(line: impl Display) {
@@ -67,7 +69,7 @@ pub fn debian(package: &str, dir: &Path) -> Result<(), String> {
 }
 
 /// A folder of the cache that `make` fills once; named by what it is made from, so that an edit
-/// makes another.
+/// makes another. No test with a turn runs meanwhile, so call it before you take one.
 pub fn install(name: &str, from: &[&Path], make: impl FnOnce(&Path) -> Result<(), String>) -> Result<PathBuf, String> {
     let mut hash = Fnv::default();
     for file in from {
@@ -82,6 +84,7 @@ pub fn install(name: &str, from: &[&Path], make: impl FnOnce(&Path) -> Result<()
     if finished.exists() {
         return Ok(dir);
     }
+    let _turn = turn::alone();
     say(format_args!("fetching {name}, once for this machine"));
     let start = now();
     // An interrupted run may have left something.

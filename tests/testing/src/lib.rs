@@ -16,5 +16,6 @@ pub mod providers;
 pub mod relay;
 pub mod store_server;
 pub mod store_servers;
+pub mod turn;
 pub mod wait;
 pub mod window;
