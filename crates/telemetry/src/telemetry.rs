@@ -75,16 +75,15 @@ impl Metrics {
     pub fn render(&self) -> String {
         table::BUILD_INFO.gauge(&[env!("CARGO_PKG_VERSION")]).set(1.0);
         table::CALL_LOG_DROPPED.counter(&[]).increment(0);
-        let live: Vec<Arc<Sampler>> = {
-            let mut samplers = self.samplers.lock().unwrap_or_else(PoisonError::into_inner);
-            samplers.retain(|sampler| sampler.strong_count() > 0);
-            samplers.iter().filter_map(Weak::upgrade).collect()
-        };
+        // Locked until all is read: of two readers at once, one would set a gauge back to what it had seen before the other.
+        let mut samplers = self.samplers.lock().unwrap_or_else(PoisonError::into_inner);
+        samplers.retain(|sampler| sampler.strong_count() > 0);
         let mut passing = ScrapeGauges::default();
-        for sampler in live {
+        for sampler in samplers.iter().filter_map(Weak::upgrade) {
             sampler(&mut passing);
         }
         let mut text = self.handle.render();
+        drop(samplers);
         passing.write(&mut text);
         text
     }
@@ -101,6 +100,8 @@ pub const UPKEEP: std::time::Duration = std::time::Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
     use super::*;
 
     #[test]
@@ -123,5 +124,21 @@ mod tests {
         let before = metrics().render();
         let line = |text: &str| text.lines().find(|line| line.contains("sampled")).map(str::to_owned);
         assert_eq!(line(&before), line(&metrics().render()));
+    }
+
+    #[test]
+    fn of_two_readers_at_once_none_sets_a_gauge_back() {
+        let inside = AtomicBool::new(false);
+        let sampler: Arc<Sampler> = Arc::new(move |_: &mut ScrapeGauges| {
+            assert!(!inside.swap(true, Ordering::SeqCst), "another reader is between its samples and its text");
+            (0..100).for_each(|_| std::thread::yield_now());
+            inside.store(false, Ordering::SeqCst);
+        });
+        metrics().sample_by(&sampler);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| (0..50).for_each(|_| drop(metrics().render())));
+            }
+        });
     }
 }
