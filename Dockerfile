@@ -8,6 +8,7 @@ COPY crates crates
 COPY config config
 COPY docs docs
 COPY benches benches
+COPY tests tests
 COPY .ci/ship .ci/ship
 # Cargo's features that the image is to have besides: otlp.
 ARG FEATURES=
