@@ -228,7 +228,8 @@ fn a_kopf_operator_converges_and_lets_its_objects_go() {
             });
         }
         pods.plane.kubectl(&["delete", "widgets", "-n", namespace, "--all", "--timeout=30s"]);
-        wait_for("kopf has said that both are gone", Duration::from_secs(10), || {
+        wait_for("kopf has said that both are gone", Duration::from_secs(60), || {
+            kopf.must_run();
             let said = std::fs::read_to_string(&report).unwrap_or_default();
             names.iter().all(|name| said.contains(&format!("gone {name}"))).then_some(())
         });
