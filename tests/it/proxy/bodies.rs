@@ -84,6 +84,21 @@ async fn send(proxy: &Proxy, request: &[u8]) -> u16 {
 }
 
 #[tokio::test]
+async fn a_body_that_breaks_off_while_it_is_searched_for_a_name_is_never_sent_as_whole() {
+    let backend = backend().await;
+    let proxy = before(&backend, ApiKind::Kubernetes).start().await;
+    assert_eq!(send(&proxy, &with_length(CREATE, &json("bad", 10))).await, 500);
+    // The next chunk has no size: the rest of the body cannot be read, but the client stays.
+    let head = format!("{CREATE}Transfer-Encoding: chunked\r\n\r\n");
+    let mut client = proxy.connect().await;
+    client.write_all(format!("{head}6\r\n{{\"kind\r\nno size\r\n").as_bytes()).await.expect("writes");
+    let mut answer = Vec::new();
+    drop(within(client.read_to_end(&mut answer)).await);
+    assert_eq!(backend.seen().len(), 1, "{}", String::from_utf8_lossy(&answer));
+    assert!(!answer.starts_with(b"HTTP/1.1 201"), "{}", String::from_utf8_lossy(&answer));
+}
+
+#[tokio::test]
 async fn a_create_backs_off_however_long_its_body_is_and_however_it_is_framed() {
     type Body = fn(&str, usize) -> Vec<u8>;
     type Framing = fn(&str, &[u8]) -> Vec<u8>;

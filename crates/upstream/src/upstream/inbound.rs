@@ -39,6 +39,9 @@ pub enum InboundError {
     /// The client's body broke off.
     #[error(transparent)]
     Client(#[from] hyper::Error),
+    /// The client's body broke off earlier.
+    #[error("the request body broke off before its end")]
+    Broken,
     /// The call was answered already.
     #[error("the rest of the request body is not read, because the call is answered already")]
     Answered,
@@ -211,7 +214,9 @@ impl InboundState {
     fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, InboundError>>> {
         let body = match &mut self.body {
             Progress::Open(body) => body,
-            Progress::Ended | Progress::Broken => return Poll::Ready(None),
+            Progress::Ended => return Poll::Ready(None),
+            // Said again to each reader: a body that broke off is never sent as if it were whole.
+            Progress::Broken => return Poll::Ready(Some(Err(InboundError::Broken))),
             Progress::Taken => return Poll::Ready(Some(Err(InboundError::Answered))),
         };
         self.expects = false;
