@@ -39,12 +39,9 @@ pub enum InboundError {
     /// The client's body broke off.
     #[error(transparent)]
     Client(#[from] hyper::Error),
-    /// The client's body broke off earlier.
-    #[error("the request body broke off before its end")]
-    Broken,
-    /// The call was answered already.
-    #[error("the rest of the request body is not read, because the call is answered already")]
-    Answered,
+    /// The body broke off earlier, or the call was answered already.
+    #[error("the rest of the request body is not read, because it broke off or the call is answered already")]
+    Unread,
 }
 
 #[derive(Debug)]
@@ -215,9 +212,8 @@ impl InboundState {
         let body = match &mut self.body {
             Progress::Open(body) => body,
             Progress::Ended => return Poll::Ready(None),
-            // Said again to each reader: a body that broke off is never sent as if it were whole.
-            Progress::Broken => return Poll::Ready(Some(Err(InboundError::Broken))),
-            Progress::Taken => return Poll::Ready(Some(Err(InboundError::Answered))),
+            // Said to each reader: a body that broke off is never sent as if it were whole.
+            Progress::Broken | Progress::Taken => return Poll::Ready(Some(Err(InboundError::Unread))),
         };
         self.expects = false;
         let frame = ready!(Pin::new(&mut *body).poll_frame(cx));
