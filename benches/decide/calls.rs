@@ -30,7 +30,7 @@
 //! ```
 //!
 //! The binary is the one that stands where this program's folder is, or the one that an argument
-//! names. The gate has the limits of a Kubernetes gate, with a bucket that never runs dry; where
+//! names. This builds none: run `.ci/ship build --bin tidegate` first. The gate has the limits of a Kubernetes gate, with a bucket that never runs dry; where
 //! clients speak TLS and HTTP/2 it is one for an external API, which listens itself or opens TLS in
 //! tunnels to it. Valgrind has to be installed, with `vgdb`, which tells callgrind of the moments.
 //! `benches/decide/processors` makes what the last form needs, and compares two processors; with
